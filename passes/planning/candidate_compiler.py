@@ -345,14 +345,10 @@ class CandidateCompiler:
         try:
             for program_pass in Pipeline.parse(candidate.layout.program.text):
                 program_pass.apply(self.ctx, module)
-            return self.judged(candidate, module)
+            simulations = simulate_module(module)
+            return Finished(candidate, module, time_spent(simulations), simulations[0])
         except PassFailedException as error:
             raise Refused(str(error)) from error
-
-    def judged(self, candidate: Candidate, module: ModuleOp) -> Finished:
-        """Simulate the program of a candidate."""
-        simulations = simulate_module(module)
-        return Finished(candidate, module, time_spent(simulations), simulations[0])
 
     def _lay_out(self, layout: Layout) -> LaidOut:
         """Return the step on the mesh of a layout, in its stages; raise Refused if layers or devices are too few."""

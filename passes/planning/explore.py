@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
@@ -47,6 +48,9 @@ MOST_PIPELINES = 6
 
 LIKELY = 2
 """Number of pipeline layouts that are tried at first."""
+
+CHUNKABLE = ("whole", "accumulate")
+"""The modes of layouts whose products may be cut in parts."""
 
 FINALISTS = 6
 """The most candidates judged by short steps whose whole step is simulated, in twos, while estimates are close."""
@@ -203,6 +207,7 @@ class Explorer(MemoryPhases):
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
         yield from self._close_pipelines()
+        yield self._in_parts()
 
     @property
     def _gains_by_shares(self) -> bool:
@@ -305,24 +310,31 @@ class Explorer(MemoryPhases):
 
     def _hiding(self) -> Iterator[Candidate]:
         """
-        Yield candidates that hide collectives of activations, by parts that take turns or by products in parts: the
+        Yield candidates that hide collectives of activations, by products in parts or by parts that take turns: the
         best whole-batch candidates, strategies that prefer such collectives, and presets with tensor parallelism. If
         the user asks for duplex, yield all presets.
         """
-        own = self.meshes[0]
-        leaders = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
-        layouts, turns = [Layout(own, chunked=True)], Layout(own, "duplex", 2)
+        own = Layout(self.meshes[0])
+        best = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
+        by_hand = [it for it in presets(own.mesh) if self.fixed.duplex or any(pin.preset == "tp" for pin in it.pins)]
+        plain = [*best, *(Candidate(own, choice) for choice in (*HIDING, *by_hand))]
+        for leader in best[:1]:
+            plain += [replace(leader, choice=replace(it, balanced=leader.choice.balanced)) for it in HIDING]
+        hidden = [replace(it, layout=replace(it.layout, chunked=True)) for it in plain]
+        turns = [replace(it, layout=replace(it.layout, mode="duplex", parts=2)) for it in plain]
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
-            yield from (replace(leader, layout=replace(leader.layout, mode="duplex", parts=2)) for leader in leaders)
-            layouts.append(turns)
+            hidden += turns
         else:
-            self._refuse((turns,), refusal)
-        by_hand = [choice for choice in presets(own) if self.fixed.duplex or any(p.preset == "tp" for p in choice.pins)]
-        for layout in layouts:
-            if not self._is_worse(self.bench.times.least(layout)):
-                yield from (Candidate(layout, choice) for choice in (*HIDING, *by_hand))
-                best = [replace(layout, mesh=leader.layout.mesh) for leader in leaders[:1]]
-                yield from (Candidate(layout, choice) for layout in best for choice in HIDING)
+            self._refuse((Layout(own.mesh, "duplex", 2),), refusal)
+        yield from (it for it in hidden if not self._is_worse(self.bench.times.least(it.layout)))
+
+    def _in_parts(self) -> Iterator[Candidate]:
+        """Yield the best candidate that may have products in parts, if it may win with all its communication hidden."""
+        leaders = (it for it in self._leaders(len(self.notes)) if it.layout.mode in CHUNKABLE)
+        for leader in itertools.islice(leaders, 1):
+            note = self._known(leader)
+            if note is not None and step_of(note) - (note.exposed or 0.0) < (1.0 - LEAST_GAIN) * self._known_seconds:
+                yield replace(leader, layout=replace(leader.layout, chunked=True))
 
     def _other_turns(self) -> Iterator[Candidate]:
         """Yield the best searched strategy and the best preset for parts that take turns, in other numbers of parts."""

@@ -11,10 +11,9 @@ from ...ir.cluster import Cluster
 from ...ir.mesh import Mesh
 from .candidate_compiler import CandidateCompiler, Finished
 from .candidates import Candidate, Layout
-from .chunked_plan import WORTH, chunked, is_chunkable
 from .evaluator import CandidateEvaluation, Evaluator, SolvedCandidate
 from .layouts import LayoutConstraints, meshes
-from .notes import LOG, Allowance, Note, Refused, dropped_if_faulty, verify
+from .notes import LOG, Allowance, Note, Refused, verify
 
 LEAST_GAIN = 0.01
 """Fraction of a step that a further search must be able to save. Shares by speed must save as much."""
@@ -111,47 +110,18 @@ class Race:
         return [self.bench.own_mesh] if self.bench.is_pinned else meshes(self.cluster)
 
     def _verified(self) -> Finished | None:
-        """Return the refined program of the best candidate whose program verifies."""
+        """Return the program of the best candidate whose program verifies."""
         while self.bests:
             judged, attempt = self.bests[-1]
             program = self.trials.program(attempt, judged)
             try:
                 verify(program.module, judged.candidate)
-                return self._refined(program)
+                return program
             except Refused as error:
                 self.bests.pop()
                 self.notes = [note for note in self.notes if note.candidate != judged.candidate]
                 self._log(Note(judged.candidate, None, str(error)))
         return None
-
-    def _refined(self, best: Finished) -> Finished:
-        """
-        Return the best plan, or a plan with products in parts if that is faster.
-
-        Where the best plan runs parts of the batch in turns or in stages, the fastest earlier plan that does not is
-        refined, if it could be the best with all of its communication hidden.
-        """
-        pairs = [pair for pair in self.bests if is_chunkable(pair[0].candidate.layout)]
-        if not pairs or pairs[-1][0].seconds - pairs[-1][0].exposed >= best.seconds:
-            return best
-        judged, attempt = pairs[-1]
-        candidate = judged.candidate
-        try:
-            with dropped_if_faulty(candidate):
-                plain = best if candidate == best.candidate else self.trials.program(attempt, judged)
-                worth = max(WORTH * plain.seconds, plain.seconds - best.seconds)
-                refined = chunked(self.bench.keeping(candidate.layout.keep), attempt.solved[0], plain, worth)
-                is_better = refined is not None and refined.fits and refined.seconds < best.seconds
-                if refined is not None and is_better:
-                    verify(refined.module, refined.candidate)
-        except Refused as error:
-            self._log(Note(candidate, None, str(error)))
-            return best
-        if refined is not None:
-            why = "" if refined.fits else "does not fit"
-            tightest = refined.tightest
-            self._log(Note(refined.candidate, refined.seconds, why, refined.exposed, *tightest, same_as=candidate))
-        return refined if refined is not None and is_better else best
 
     def _is_open(self, candidate: Candidate) -> bool:
         """Return whether a candidate was not tried yet and the user's decisions allow it."""

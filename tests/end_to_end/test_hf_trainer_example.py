@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from forked import run_python
 
 import shardwright as sw
 
-pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+# Importing them takes seconds in every worker that collects this file.
+pytestmark = pytest.mark.skipif(
+    None in map(find_spec, ("transformers", "accelerate")), reason="needs transformers and accelerate"
+)
 
 COMPARED = ("loss", "eval_loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "train_loss")
 

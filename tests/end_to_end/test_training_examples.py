@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from difflib import unified_diff
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from example_runs import EXAMPLES, load_example, write_cluster
 from forked import run_ranks
 
-pytest.importorskip("peft")
+# Importing it takes seconds in every worker that collects this file.
+pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
 
 STEPS = 3
 SCRIPT = Path(__file__).parents[1] / "support" / "trained_examples.py"

@@ -13,7 +13,7 @@ from shardwright.ir.cluster_file import find_cluster
 from shardwright.models.registry import MODELS, training_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished, Solved
 from shardwright.passes.planning.candidates import Candidate
 from shardwright.passes.planning.notes import FAULT
 from shardwright.passes.planning.summary import read_plan
@@ -49,17 +49,17 @@ def test_a_winner_that_does_not_verify_is_dropped(
 ):
     best, none = searched(small, stages=1, micro_batches=1)
     assert none == []
-    judged = CandidateCompiler.judged
+    finish = CandidateCompiler.finish
 
-    def spoilt(bench: CandidateCompiler, candidate: Candidate, module: ModuleOp) -> Finished:
-        found = judged(bench, candidate, module)
-        if candidate.name == best:
-            (func,) = step_functions(module)
+    def spoilt(bench: CandidateCompiler, solved: Solved) -> Finished:
+        found = finish(bench, solved)
+        if solved.candidate.name == best:
+            (func,) = step_functions(found.module)
             assert func.body.block.last_op is not None
             func.body.block.last_op.detach()
         return found
 
-    monkeypatch.setattr(CandidateCompiler, "judged", spoilt)
+    monkeypatch.setattr(CandidateCompiler, "finish", spoilt)
     with caplog.at_level(logging.WARNING, "shardwright.plan"):
         chosen, faults = searched(small, stages=1, micro_batches=1)
     assert chosen != best

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from ir_files import context, parse
 from xdsl.dialects.builtin import ModuleOp
@@ -18,9 +16,8 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.overlapping.chunks import ChunkTimes, ReducedProduct, sites_of
 from shardwright.passes.overlapping.flow import OpFlow
 from shardwright.passes.pipeline import run_pipeline
-from shardwright.passes.planning.candidate_compiler import CandidateCompiler
+from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
 from shardwright.passes.planning.candidates import Candidate, Layout, preset
-from shardwright.passes.planning.chunked_plan import WORTH, chunked
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.step.step_view import step_views
 
@@ -98,27 +95,24 @@ def mlp() -> ModuleOp:
     return module
 
 
-def test_the_best_plan_is_cut_in_parts_where_that_is_shorter(mlp: ModuleOp):
-    module, slow = mlp.clone(), cluster(5e-8, launch=1e-5, memory=1e10)
-    add_cluster(module, slow)
-    bench = CandidateCompiler(module, slow)
-    solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
-    plain = bench.finish(solved)
-    found = chunked(bench, solved, plain, WORTH * plain.seconds)
-    assert found is not None
-    assert found.seconds < 0.98 * plain.seconds
-    record = Chosen(found.candidate, (), MESH).record()
-    again = Chosen.read(record).candidate
+def compiled(mlp: ModuleOp, where: Cluster) -> tuple[Finished, Finished]:
+    """Return the programs of tensor parallelism with whole products and with products in parts."""
+    module = mlp.clone()
+    add_cluster(module, where)
+    bench = CandidateCompiler(module, where)
+    layouts = (Layout(MESH), Layout(MESH, chunked=True))
+    whole, in_parts = (bench.finish(bench.solve(Candidate(it, preset(("tp", ("gpu",)))))) for it in layouts)
+    return whole, in_parts
+
+
+def test_products_are_cut_in_parts_where_that_is_shorter(mlp: ModuleOp):
+    whole, in_parts = compiled(mlp, cluster(5e-8, launch=1e-5, memory=1e10))
+    assert in_parts.seconds < 0.98 * whole.seconds
+    again = Chosen.read(Chosen(in_parts.candidate, (), MESH).record()).candidate
+    assert again == in_parts.candidate
     assert again.name.endswith("on 2, products in parts")
-    assert module_text(bench.finish(bench.solve(again)).module) == module_text(found.module)
 
 
-def test_a_plan_that_hardly_waits_is_left_as_it_is(mlp: ModuleOp):
-    module, fast = mlp.clone(), cluster(1e-12, memory=1e10)
-    add_cluster(module, fast)
-    bench = CandidateCompiler(module, fast)
-    solved = bench.solve(Candidate(Layout(MESH), preset(("tp", ("gpu",)))))
-    plain = bench.finish(solved)
-    worth = WORTH * plain.seconds
-    assert chunked(bench, solved, plain, worth) is None
-    assert chunked(bench, solved, replace(plain, spent=replace(plain.spent, compute=0.0)), worth) is None
+def test_products_are_left_whole_where_collectives_take_no_time(mlp: ModuleOp):
+    whole, in_parts = compiled(mlp, cluster(1e-12, memory=1e10))
+    assert module_text(in_parts.module) == module_text(whole.module)
