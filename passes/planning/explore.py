@@ -170,12 +170,13 @@ class Explorer(MemoryPhases):
         yield list(self._balanced())
         yield list(self._on_three_axes())
         yield list(self._over_time())
-        yield list(self._hiding())
-        yield list(self._other_turns())
         yield list(self._in_stages())
         yield list(self._fused())
         yield from self._keeping_less()
         yield list(self._within_memory())
+        yield list(self._refinements())
+        yield list(self._hiding())
+        yield list(self._other_turns())
         yield list(self._refinements())
         yield list(self._other_turns())
         for mesh in self.meshes:
@@ -388,7 +389,8 @@ class Explorer(MemoryPhases):
 
     def _leaders(self, count: int, near: float = 0.0) -> list[Candidate]:
         """
-        Return the fastest candidates of different layouts, the fastest first, except those known not to fit.
+        Return the fastest candidates of different layouts, the fastest first, except those known not to fit. Layouts
+        that differ only in how products are cut, or in how many parts take turns, count as one.
 
         Args:
             near: up to `count` more are returned if they are slower than the fastest by at most this fraction.
@@ -399,5 +401,6 @@ class Explorer(MemoryPhases):
         limit = (1.0 + near) * min((seconds for seconds, _ in fitting), default=0.0) if near else 0.0
         for seconds, candidate in sorted(fitting, key=lambda entry: entry[0]):
             if len(leaders) < (2 * count if seconds <= limit else count):
-                leaders.setdefault(candidate.layout, candidate)
+                parts = 2 if candidate.layout.mode == "duplex" else candidate.layout.parts
+                leaders.setdefault(replace(candidate.layout, chunked=False, parts=parts), candidate)
         return list(leaders.values())
