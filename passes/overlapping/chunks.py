@@ -240,11 +240,6 @@ class ChunkTimes:
         best = min(counts, key=lambda parts: self.seconds(site, parts), default=1)
         return best if best > 1 and self.seconds(site, best) < WORTH * whole else 1
 
-    def gain(self, site: Site) -> float:
-        """Return the seconds that cutting a site is expected to save."""
-        parts = self.best_parts(site)
-        return self.seconds(site, 1) - self.seconds(site, parts) if parts > 1 else 0.0
-
     def seconds(self, site: Site, parts: int) -> float:
         """
         Return the expected seconds of a site in `parts` parts, including the copies that join the parts.
