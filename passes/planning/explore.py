@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
@@ -331,8 +330,8 @@ class Explorer(MemoryPhases):
 
     def _in_parts(self) -> Iterator[Candidate]:
         """Yield the best candidate that may have products in parts, if it may win with all its communication hidden."""
-        leaders = (it for it in self._leaders(len(self.notes)) if it.layout.mode in CHUNKABLE)
-        for leader in itertools.islice(leaders, 1):
+        leaders = [leader for leader in self._leaders(len(self.notes)) if leader.layout.mode in CHUNKABLE]
+        for leader in leaders[:1]:
             note = self._known(leader)
             if note is not None and step_of(note) - (note.exposed or 0.0) < (1.0 - LEAST_GAIN) * self._known_seconds:
                 yield replace(leader, layout=replace(leader.layout, chunked=True))
