@@ -79,8 +79,6 @@ class Race:
         """Maps stages to the least ratio of a simulated step to its estimate."""
         self.ideal: dict[Candidate, float] = {}
         """Maps presets with shares by speed to an estimate of their step, from the preset with even shares."""
-        self.least_busy = inf
-        """The fewest seconds without exposed communication among the simulated steps without stages."""
 
     @property
     def best(self) -> CandidateEvaluation | None:
@@ -186,8 +184,6 @@ class Race:
                 self._log(Note(attempt.candidate, None, judged))
                 continue
             self.allowance.spent += judged.work
-            if judged.candidate.layout.stages == 1:
-                self.least_busy = min(judged.seconds - judged.exposed, self.least_busy)
             is_first = self.to_gain is None
             if (layout := attempt.candidate.layout.without_time).mode == "pipeline":
                 ratio = judged.seconds / max(attempt.optimistic, 1e-12)
@@ -263,9 +259,12 @@ class Race:
         """
         if not judged.seconds:
             return 0.0
-        in_turns = judged.candidate.layout.mode == "duplex"
         saved = [judged.exposed / judged.seconds, 1.0 - self._least / judged.seconds - NEVER_GAINED]
-        return max(*saved, 1.0 - self.least_busy / judged.seconds if in_turns else 0.0)
+        if judged.candidate.layout.mode == "duplex":
+            simulated = (note for note in self.notes if note.candidate.layout.stages == 1 and note.exposed is not None)
+            busy = (note.seconds - (note.exposed or 0.0) for note in simulated if note.seconds is not None)
+            saved.append(1.0 - min(busy, default=judged.seconds) / judged.seconds)
+        return max(saved)
 
     @cached_property
     def _least(self) -> float:
