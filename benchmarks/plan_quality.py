@@ -4,7 +4,7 @@ Check by the simulator whether searched plans are as fast as plans by hand, on m
     python benchmarks/plan_quality.py [--steps STEP ...] [--clusters CLUSTER ...] [--sample N] [--jobs N]
     python benchmarks/plan_quality.py --random N [--seed FIRST]
     python benchmarks/plan_quality.py --unequal
-    python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME]
+    python benchmarks/plan_quality.py --pairs STEP@CLUSTER ... [--only PART-OF-A-NAME] [--decisions]
 
 `search-plan` plans each pair, and its plan is compared with plans by hand: data parallelism and ZeRO, Megatron's tensor
 parallelism at every degree, hybrid sharding, even pipelines with every schedule, AMP's enumeration, and shares by speed
@@ -12,6 +12,10 @@ on mixed devices. A plan that does not fit is also tried with fewer activations 
 passes (`_plain_plans.py`) that share no code with the search; only plans that fit in memory count. The default pairs
 are every shipped step of full size with every shipped cluster. `--random N` generates clusters and steps from numbers
 (`_random_pairs.py`); `--unequal` takes clusters whose links or devices differ much in speed.
+
+`--decisions` also compares each plan with searches in which the user makes one decision: a pin, the number of stages,
+duplex or none, no idle devices, even shares, or less activations kept. A decision only removes plans from the search,
+so a step that is shorter with it shows that the free search missed a plan.
 
 `--most` limits the number of plans by hand for each pair to a random selection, and `--seconds` limits their time. A
 pair is listed as a failure if planning it crashes, gives an invalid plan, or is refused although a plain plan fits.
@@ -60,6 +64,18 @@ from shardwright.passes.verification import first_fault
 TOLERANCE = 1e-6
 """Relative tolerance for equal simulated times."""
 
+DECISIONS = (
+    *(f"add-pins{{pins={preset}}},search-plan" for preset in ("dp", "zero1", "zero3", "tp")),
+    "search-plan{stages=1 micro_batches=1}",
+    "search-plan{stages=2}",
+    "search-plan{duplex=yes}",
+    "search-plan{duplex=no}",
+    "search-plan{idle=no}",
+    "search-plan{ratios=even}",
+    "search-plan{keep_activations=0.5}",
+)
+"""Searches with one decision of the user."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -70,12 +86,18 @@ class Options:
         plan: passes that search, as a pipeline string.
         most, seconds: limits on the number of plans by hand and on their time.
         only: text that the names of the plans by hand must contain.
+        decisions: whether searches with one decision of the user count as plans by hand.
     """
 
     plan: str = "search-plan"
     most: int = 100_000
     seconds: float | None = None
     only: str | None = None
+    decisions: bool = False
+
+    def selects(self, name: str) -> bool:
+        """Return whether the plan by hand with a name is compared."""
+        return self.only is None or self.only in name
 
 
 @dataclass
@@ -205,9 +227,10 @@ def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
 
 
 def _by_hand(row: Row, prepared: Prepared, cluster: Cluster, options: Options) -> None:
-    named = [plan for plan in plain_plans(prepared, cluster) if options.only is None or options.only in plan.name]
-    plans = limited(named, options.most)
+    plans = limited([plan for plan in plain_plans(prepared, cluster) if options.selects(plan.name)], options.most)
     judged = judge_all(Workshop(prepared, cluster), plans, options.seconds)
+    if options.decisions:
+        judged += [_searched(prepared, cluster, passes) for passes in DECISIONS if options.selects(passes)]
     fitting = sorted((trial for trial in judged if trial.counts), key=_step_of)
     row.refusals = tuple(dict.fromkeys((trial.family, trial.refusal) for trial in judged if trial.step is None))
     row.fitting, row.refused = len(fitting), sum(trial.step is None for trial in judged)
@@ -218,6 +241,17 @@ def _by_hand(row: Row, prepared: Prepared, cluster: Cluster, options: Options) -
         row.losses = tuple((trial.name, _step_of(trial)) for trial in fitting if _step_of(trial) < limit)
 
 
+def _searched(prepared: Prepared, cluster: Cluster, passes: str) -> Judged:
+    """Return the result of a search with a decision of the user."""
+    module = prepared.fused.clone()
+    add_cluster(module, cluster)
+    try:
+        run_pipeline(Context(), module, passes, verify_each=False)
+    except PassError as error:
+        return Judged("one decision", passes, refusal=str(error))
+    return Judged("one decision", passes, step_seconds(module), *tightest(module))
+
+
 def _step_of(judged: Judged) -> float:
     assert judged.step is not None
     return judged.step
@@ -226,6 +260,7 @@ def _step_of(judged: Judged) -> float:
 def command(row: Row, baseline: str = "") -> str:
     """Return the command that repeats one row."""
     only = f" --only '{baseline}'" if baseline else ""
+    only += " --decisions" if baseline in DECISIONS else ""
     return f"python benchmarks/plan_quality.py --pairs {row.step}@{row.cluster}{only}"
 
 
@@ -323,6 +358,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--most", type=int, default=100_000, metavar="N", help="limit of plans by hand per pair")
     parser.add_argument("--seconds", type=float, help="time limit of plans by hand per pair")
     parser.add_argument("--only", metavar="TEXT", help="only plans by hand whose names contain TEXT")
+    parser.add_argument("--decisions", action="store_true", help="also compare searches with one decision of the user")
     parser.add_argument("--faults", type=Path, metavar="FILE", help="append losses and failures as they occur")
     parser.add_argument("--name", default="plan_quality", help="name of the JSON file")
     return parser
@@ -334,7 +370,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     rows: list[Row] = []
     pairs = chosen_pairs(options)
-    for row in compare_all(pairs, Options(options.plan, options.most, options.seconds, options.only), options.jobs):
+    compared = Options(options.plan, options.most, options.seconds, options.only, options.decisions)
+    for row in compare_all(pairs, compared, options.jobs):
         rows.append(row)
         messages = list(faults(row))
         if options.faults is not None and messages:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from _plain_plans import KEPT, Workshop, any_mesh_will_do, cuts, limited, plain_plans, splits
 from _random_pairs import MOST_DEVICES, find_any_cluster, random_cluster, random_step
-from plan_quality import Options, Row, command, compare, faults, prepared_step, summary_of
+from plan_quality import DECISIONS, Options, Row, command, compare, faults, prepared_step, summary_of
 
 from shardwright.ir.cluster_file import cluster_toml, find_cluster, parse_cluster
 
@@ -22,6 +22,13 @@ def test_a_pair_is_planned_and_compared() -> None:
     assert row.ratio <= 1.0
     assert row.losses == ()
     assert not row.is_failure
+
+
+def test_a_search_with_a_decision_counts_as_a_plan_by_hand() -> None:
+    pinned = DECISIONS[0]
+    row = compare("mlp-tiny", "local-4", replace(QUICK, only=pinned, decisions=True))
+    assert (row.failure, row.fitting, row.best) == ("", 1, pinned)
+    assert command(row, pinned).endswith(f"--only '{pinned}' --decisions")
 
 
 def test_an_impossible_pipeline_is_a_failure_of_the_search() -> None:
