@@ -115,8 +115,11 @@ class Choice:
 
     @property
     def objective(self) -> str:
-        """Return the objective of a search in words, `weights 0.25/1, unbucketed`, or an empty text for presets."""
-        if self.presets:
+        """
+        Return the objective of a search in words, `weights 0.25/1, unbucketed`. The text is empty for presets that are
+        completed without a search.
+        """
+        if self.weights == COMPLETION:
             return ""
         weights = self.weights
         parts = {

@@ -321,7 +321,9 @@ class Explorer(MemoryPhases):
         for leader in best[:1]:
             plain += [replace(leader, choice=replace(it, balanced=leader.choice.balanced)) for it in HIDING]
         hidden = [replace(it, layout=replace(it.layout, chunked=True)) for it in plain]
-        turns = [replace(it, layout=replace(it.layout, mode="duplex", parts=2)) for it in plain]
+        # A search that keeps the preset's products and lets other ops prefer these collectives.
+        pinned = [Candidate(own, replace(it, weights=HIDING[0].weights)) for it in by_hand]
+        turns = [replace(it, layout=replace(it.layout, mode="duplex", parts=2)) for it in (*plain, *pinned)]
         if (refusal := self.bench.cut_refusal(unrolled=True)) is None:
             hidden += turns
         else:
@@ -339,9 +341,10 @@ class Explorer(MemoryPhases):
     def _other_turns(self) -> Iterator[Candidate]:
         """Yield the best searched strategy and the best preset for parts that take turns, in other numbers of parts."""
         simulated = (note for note in self.notes if note.exposed is not None and note.candidate.layout.mode == "duplex")
-        best: dict[bool, Candidate] = {}
+        best: dict[object, Candidate] = {}
         for note in sorted(simulated, key=step_of):
-            best.setdefault(bool(note.candidate.choice.pins), note.candidate)
+            choice = note.candidate.choice
+            best.setdefault((bool(choice.pins), bool(choice.objective)), note.candidate)
         for candidate in best.values():
             for layout in duplexes(candidate.layout.mesh, self.bench.rows, self.fixed):
                 yield replace(candidate, layout=replace(candidate.layout, parts=layout.parts))

@@ -14,6 +14,7 @@ from shardwright.models.mlp import mlp_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler, Finished
+from shardwright.passes.planning.candidates import HIDING, Candidate, Layout, preset
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, duplexes
 from shardwright.passes.planning.notes import Allowance
@@ -62,19 +63,18 @@ def test_a_tensor_parallel_batch_is_cut_where_that_pays(name: str):
     assert (found[True].seconds < 0.9 * whole.seconds) == (expected != "neither")
 
 
-@pytest.mark.parametrize(("batch", "seconds_a_byte"), [(64, 4e-7), (128, 2e-7)])
+@pytest.mark.parametrize(("batch", "seconds_a_byte"), [(64, 4e-7), (128, 2e-7), (256, 2e-7)])
 def test_strategies_whose_communication_can_be_hidden_are_found(batch: int, seconds_a_byte: float):
-    """The sum of all seconds prefers other strategies, so a search with pinned tensor parallelism was 8 % better."""
-    given, found = cluster(1e-6, seconds_a_byte, 0.0), list[float]()
-    for pins in ("", ",add-pins{pins=tp}"):
-        module = import_training_step(mlp_step((64, 256, 256, 64), batch=batch))
-        add_cluster(module, given)
-        run_pipeline(context(), module, f"prepare{pins}", verify_each=False)
-        made = Explorer(CandidateCompiler(module, given), LayoutConstraints(), Allowance(30_000)).run()
-        assert made is not None
-        found.append(made.seconds)
-    free, pinned = found
-    assert free <= 1.01 * pinned
+    """The sum of all seconds prefers other strategies, so tensor parallelism in four parts was up to 8 % better."""
+    given = cluster(1e-6, seconds_a_byte, 0.0)
+    module = import_training_step(mlp_step((64, 256, 256, 64), batch=batch))
+    add_cluster(module, given)
+    run_pipeline(context(), module, "prepare", verify_each=False)
+    found = Explorer(CandidateCompiler(module, given), LayoutConstraints(), Allowance(30_000)).run()
+    assert found is not None
+    tp, parts = preset(("tp", ("gpu",))), Layout(MESH, "duplex", 4)
+    for choice in (tp, *(replace(tp, weights=option.weights) for option in HIDING)):
+        assert found.seconds <= 1.0001 * CandidateCompiler(module, given).adapted(Candidate(parts, choice)).seconds
 
 
 def test_parts_have_as_many_rows_where_they_can():
