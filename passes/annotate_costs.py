@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp, f64, i64
-from xdsl.ir import Attribute, Operation
+from xdsl.ir import Attribute
 from xdsl.passes import ModulePass
 
 from ..dialects.compute import ComputeOp
@@ -88,8 +88,9 @@ def _annotate(simulation: Simulation) -> None:
     for entry in (entry for entries in simulation.execution.entries for entry in entries):
         if isinstance(entry, SpanRun):
             mesh = simulation.classes[entry.number].place.cluster.mesh
-            for op, seconds in _undisturbed(entry).items():
-                costs = {SECONDS: seconds}
+            by_class = ([end - begin for begin, end in pairwise((0.0, *ends))] for ends in entry.span.ends)
+            for op, *each in zip(entry.span.ops, *by_class, strict=True):
+                costs = {SECONDS: max(each)}
                 if isinstance(op, ComputeOp) and op.signature is not None:
                     work = op_work(op, op.signature, mesh, part=parts.get(op))
                     costs |= {FLOPS: work.flops, BYTES: work.bytes}
@@ -101,11 +102,6 @@ def _annotate(simulation: Simulation) -> None:
     times = {"seconds": simulation.seconds, "compute": computes, "waiting": simulation.seconds - computes}
     peak = max(held.peak(cls) for cls in simulation.classes)
     simulation.func.attributes[STEP] = DictionaryAttr({**_floats(times), "peak_bytes": IntegerAttr(peak, i64)})
-
-
-def _undisturbed(run: SpanRun) -> Mapping[Operation, float]:
-    by_class = ([end - begin for begin, end in pairwise((0.0, *ends))] for ends in run.span.ends)
-    return {op: max(seconds) for op, *seconds in zip(run.span.ops, *by_class, strict=True)}
 
 
 def _floats(numbers: Mapping[str, float]) -> dict[str, Attribute]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -122,7 +121,12 @@ class BalanceRatiosPass(ModulePass):
             balances.setdefault(view.func, []).append(balancer.run(segments, self._given(view.func, cluster)))
             _verify_pins(view)
         for func, stages in balances.items():
-            func.attributes[BALANCE] = _summary(stages)
+            whole = [StringAttr(reason) for stage in stages for reason in stage.whole]
+            listed = {"whole": ArrayAttr(whole)} if whole else {}
+            before, after = sum(stage.before for stage in stages), sum(stage.after for stage in stages)
+            func.attributes[BALANCE] = DictionaryAttr(
+                {"before": FloatAttr(before, 64), "after": FloatAttr(after, 64), **listed}
+            )
 
     def _axes(self, func: FuncOp, cluster: Cluster) -> tuple[str, ...]:
         names = tuple(axis.name for axis in cluster.mesh.spatial if axis.size > 1)
@@ -167,13 +171,6 @@ class _Balance:
     before: float
     after: float
     whole: tuple[str, ...]
-
-
-def _summary(stages: Sequence[_Balance]) -> DictionaryAttr:
-    whole = [StringAttr(reason) for stage in stages for reason in stage.whole]
-    seconds = {"before": sum(stage.before for stage in stages), "after": sum(stage.after for stage in stages)}
-    listed = {"whole": ArrayAttr(whole)} if whole else {}
-    return DictionaryAttr({**{name: FloatAttr(value, 64) for name, value in seconds.items()}, **listed})
 
 
 class _Balancer:

@@ -9,7 +9,6 @@ from graphlib import CycleError, TopologicalSorter
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
 from .analysis.communications import Communication, Communications, EqualRanks, Half, communications_of
@@ -62,16 +61,12 @@ class CheckOrderPass(ModulePass):
         """Check every step function of the module."""
         for func in step_functions(op):
             communications = communications_of(op, func)
-            _check_places(func, communications.classes)
+            # The programs of two stages would run at once.
+            counts = Counter(rank for cls in communications.classes for rank in cls.ranks)
+            if twice := [rank for rank, count in counts.items() if count > 1]:
+                fail(func, f"rank {twice[0]} is in the meshes of several stages; place each stage on ranks of its own")
             _check_transfers(communications)
             _check_cycles(communications.classes)
-
-
-def _check_places(func: FuncOp, classes: Sequence[EqualRanks]) -> None:
-    """Refuse a rank in two stages, whose programs would run at once."""
-    counts = Counter(rank for cls in classes for rank in cls.ranks)
-    if twice := [rank for rank, count in counts.items() if count > 1]:
-        fail(func, f"rank {twice[0]} is in the meshes of several stages; place each stage on ranks of its own")
 
 
 def _check_transfers(found: Communications) -> None:

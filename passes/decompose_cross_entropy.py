@@ -154,11 +154,9 @@ def _is_loss(op: Operation, overload: str) -> TypeGuard[AtenOp]:
         return False
     # `decompose-mean` counts labels separately; only the gradient takes the count, and it ignores the value.
     counts = (use.operation for count in op.outs[1:] for use in count.uses)
-    return op.arguments().get("reduction") in (_NONE, _SUM) and all(_is_backward(user) for user in counts)
-
-
-def _is_backward(op: Operation) -> bool:
-    return isinstance(op, AtenOp) and op.overload == _LOSS_BACKWARD
+    return op.arguments().get("reduction") in (_NONE, _SUM) and all(
+        isinstance(user, AtenOp) and user.overload == _LOSS_BACKWARD for user in counts
+    )
 
 
 def _only_user(of_loss: AtenOp) -> AtenOp | None:

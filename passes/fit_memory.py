@@ -68,25 +68,16 @@ class FitMemoryPass(ModulePass):
         """Run on the module."""
         pipeline = Pipeline.parse(self.pipeline)
         for _ in range(self.max):
-            excesses = _excesses(op)
+            # The fullest rank of a function determines by how many bytes it exceeds the memory of a device.
+            excesses: dict[FuncOp, float] = {}
+            for rank in tightest_ranks(op):
+                if rank.excess > 0:
+                    excesses[rank.view.func] = max(rank.excess, excesses.get(rank.view.func, 0.0))
             if not excesses:
                 return
             for func, excess in excesses.items():
-                func.attributes[MEMORY_BUDGET] = FloatAttr(_believed(func) - excess, 64)
+                search = func.attributes.get(SEARCH)
+                peak = search.data.get("peak_bytes") if isinstance(search, DictionaryAttr) else None
+                predicted = float(peak.value.data) if isinstance(peak, IntegerAttr) else 0.0
+                func.attributes[MEMORY_BUDGET] = FloatAttr(predicted - excess, 64)
             run_pipeline(ctx, op, pipeline)
-
-
-def _excesses(module: ModuleOp) -> dict[FuncOp, float]:
-    """Return, for each function that does not fit, the largest excess of a rank over its device's memory, in bytes."""
-    excesses: dict[FuncOp, float] = {}
-    for rank in tightest_ranks(module):
-        if rank.excess > 0:
-            excesses[rank.view.func] = max(rank.excess, excesses.get(rank.view.func, 0.0))
-    return excesses
-
-
-def _believed(func: FuncOp) -> float:
-    """Return the peak memory of a function that the last search predicted, in bytes."""
-    search = func.attributes.get(SEARCH)
-    peak = search.data.get("peak_bytes") if isinstance(search, DictionaryAttr) else None
-    return float(peak.value.data) if isinstance(peak, IntegerAttr) else 0.0

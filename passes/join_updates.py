@@ -414,17 +414,13 @@ def _joined(ops: Sequence[ComputeOp]) -> train.ForeachOp | None:
     joined = train.ForeachOp(first.name, lists, shared, [value.type for value in results], attributes)
     if (signature := _signature(ops, [*lists], [*shared])) is not None:
         joined.attributes[SIGNATURE] = signature
-    if layer := _layer_of_all(ops):
+    levels = zip(*(layer_of(each).split(".") for each in ops), strict=False)
+    if layer := ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)):
         joined.location = NameLoc(StringAttr(layer), UnknownLoc())
     for before, after in zip(results, joined.outs, strict=True):
         after.name_hint = before.name_hint
         before.replace_all_uses_with(after)
     return joined
-
-
-def _layer_of_all(ops: Sequence[ComputeOp]) -> str:
-    levels = zip(*(layer_of(op).split(".") for op in ops), strict=False)
-    return ".".join(level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels))
 
 
 def _has_form(op: ComputeOp, lists: Mapping[str, Sequence[SSAValue]], shared: Mapping[str, SSAValue]) -> bool:

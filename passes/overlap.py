@@ -136,17 +136,14 @@ class OverlapPass(ModulePass):
                 for fragment in (*fragments, None):
                     flow = OpFlow(view, fragment)
                     if flow.roles:
-                        self._schedule(BucketTraffic(flow, cluster, self._bucket_bytes))
+                        size = self.bucket_mb * _MIB if self.bucket_mb is not None else None
+                        self._schedule(BucketTraffic(flow, cluster, size))
                 if fits := cluster is None or keep_within(view, cluster, self._limits(cluster)):
                     for fragment in fragments:
                         reuse_copies(fragment.body.block)
                 # Copies that are made before a loop last until its end in any case.
                 if fits or fragments:
                     reuse_copies(func.body.block)
-
-    @property
-    def _bucket_bytes(self) -> float | None:
-        return self.bucket_mb * _MIB if self.bucket_mb is not None else None
 
     def _limits(self, cluster: Cluster) -> list[float]:
         devices = (cluster.device(rank) for rank in range(cluster.mesh.device_count))

@@ -212,7 +212,9 @@ _SYNTAX_HINTS = {
 def _build(spec: ArgSpec, place: _PassSpan, text: str, known: Mapping[str, PassFactory]) -> ModulePass | NamedPipeline:
     """Return a pass or named pipeline with its options set. PipelineError points at its name or option."""
     if spec.name not in known and spec.name not in PIPELINES:
-        raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, _pass_hint(spec.name, known))
+        ours = f"shardwright's passes are {', '.join(sorted(our_passes()))}; its pipelines are {', '.join(PIPELINES)}"
+        hint = f"{nearest(spec.name, [*known, *PIPELINES])} {ours}".strip()
+        raise PipelineError(f"unknown pass '{spec.name}'", text, *place.span, hint)
     try:
         pass_type = known[spec.name]() if spec.name in known else PIPELINES[spec.name]
     except ImportError as error:
@@ -244,11 +246,6 @@ def _fits(value: ParameterListType, hint: Any) -> bool:
     if not value:
         return NoneType in get_args(hint)
     return (len(value) == 1 and isa(value[0], hint)) or isa(value, hint)
-
-
-def _pass_hint(name: str, known: Mapping[str, PassFactory]) -> str:
-    ours = f"shardwright's passes are {', '.join(sorted(our_passes()))}; its pipelines are {', '.join(PIPELINES)}"
-    return f"{nearest(name, [*known, *PIPELINES])} {ours}".strip()
 
 
 def _option_hint(name: str, options: Mapping[str, PassOption]) -> str:

@@ -93,8 +93,7 @@ class PlanTransfersPass(ModulePass):
             for transfer in transfers(func):
                 if (source := stages.mesh_of(transfer.operand)) is None:
                     fail(transfer, "has an operand without a mesh; run search-strategy before plan-transfers")
-                in_turn = self._tasks(transfer, source, grids, sites)
-                tasks, order = listed_by_slice(in_turn, sites.nic)
+                tasks, order = listed_by_slice(self._tasks(transfer, source, grids, sites), sites.nic)
                 transfer.tasks = ArrayAttr([TaskAttr(task) for task in tasks])
                 transfer.order = OrderAttr(order) if order is not None else None
 

@@ -172,7 +172,11 @@ class ScaleLossPass(ModulePass):
         insertion, updating = Insertion(updates[0]), [op for op in func.body.block.ops if isinstance(op, train.TrainOp)]
         skips = any_not_finite(insertion, old)
         found_inf = insertion.add("_to_copy", [skips], (), train.FOUND_INF, dtype=f32)
-        unscaled = _unscaled(insertion, old, scale)
+        # As in torch, the inverse of a scale that is not a power of two is rounded once.
+        exact = insertion.add("_to_copy", [scale], (), f"{SCALE}.exact", dtype=f64)
+        inverse = insertion.add("reciprocal", [exact], (), f"{SCALE}.exact_inverse")
+        rounded = insertion.add("_to_copy", [inverse], (), f"{SCALE}.inverse", dtype=f32)
+        unscaled = [insertion.scaled(g, rounded, f"{hint_of(g)}.unscaled") for g in old]
         new_scale, new_growth = self._adapted(insertion, scale, growth, skips)
         insertion.insert_before_updates(func)
         for gradient, new in zip(old, unscaled, strict=True):
@@ -222,18 +226,8 @@ def _scale_loss(func: FuncOp, scale: SSAValue) -> None:
         fail(func, "has no op marked train.loss_gradient; run scale-loss on the step as captured")
     gradient, scales = begin.outs[0], list[Operation]()
     if element_of(gradient) != f32:
-        element = element_of(gradient)
-        scales.append(like(begin, "_to_copy", [scale], [()], f"{SCALE}.cast", dtype=element))
+        scales.append(like(begin, "_to_copy", [scale], [()], f"{SCALE}.cast", dtype=element_of(gradient)))
         scale = scales[-1].results[0]
     scaled = like(begin, "mul.Tensor", [gradient, scale], [shape_of(gradient)], f"{hint_of(gradient)}.scaled")
     gradient.replace_uses_with_if(scaled.outs[0], lambda use: use.operation is not scaled)
     func.body.block.insert_ops_after([*scales, scaled], begin)
-
-
-def _unscaled(made: Insertion, given: Sequence[SSAValue], scale: SSAValue) -> list[SSAValue]:
-    """Return the gradients of the loss itself."""
-    # As in torch, the inverse of a scale that is not a power of two is rounded once.
-    exact = made.add("_to_copy", [scale], (), f"{SCALE}.exact", dtype=f64)
-    inverse = made.add("reciprocal", [exact], (), f"{SCALE}.exact_inverse")
-    rounded = made.add("_to_copy", [inverse], (), f"{SCALE}.inverse", dtype=f32)
-    return [made.scaled(g, rounded, f"{hint_of(g)}.unscaled") for g in given]

@@ -137,8 +137,7 @@ class _RowSorts:
 
     def run(self) -> None:
         """Walk over the step, then replace values by their twins."""
-        old = list(self.func.body.block.ops)
-        for op in old:
+        for op in list(self.func.body.block.ops):
             self._visit(op)
         for before, after, sorts in self.closed:
             if self.failed.isdisjoint(sorts):

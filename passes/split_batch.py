@@ -98,8 +98,7 @@ class SplitBatchPass(ModulePass):
             if rows < self.parts:
                 fail(func, f"the batch of {rows} rows is too small for {self.parts} parts; use at most {rows}")
             batch = Batch(rows, self.axis, self.parts, self.unrolled)
-            ops = list(func.body.block.ops)
-            parts = find_parts(ops, view.inputs, batch)
+            parts = find_parts(list(func.body.block.ops), view.inputs, batch)
             _Splitter(func, batch, parts, _add_axis(op, batch)).run()
 
 
@@ -113,8 +112,7 @@ def _add_axis(module: ModuleOp, batch: Batch) -> dict[str, tuple[Mesh, Mesh]]:
         if batch.axis in old.names:
             fail(op, f'already has an axis "{batch.axis}"; name another: split-batch{{axis="{batch.axis}2"}}')
         temporal = [axis for axis in old.axes if axis.kind is AxisKind.TEMPORAL]
-        added = Axis(batch.axis, batch.parts, AxisKind.TEMPORAL)
-        new = Mesh((*temporal, added, *old.spatial), old.name)
+        new = Mesh((*temporal, Axis(batch.axis, batch.parts, AxisKind.TEMPORAL), *old.spatial), old.name)
         op.axes = MeshAttr(Mesh(new.axes))
         meshes[old.name] = old, new
     return meshes
@@ -198,8 +196,7 @@ class _Splitter:
         """Return an argument's home, replicated over time, and its working copy."""
         home, changed = argument_attribute(argument, SHARDING), dict[str, Attribute | None]()
         if isinstance(home, ShardingAttr):
-            time = self.found.values[argument]
-            dims = zip(home.sharding.dims, time.dims, strict=True)
+            dims = zip(home.sharding.dims, self.found.values[argument].dims, strict=True)
             whole = tuple(DimSharding() if part.axes else dim for dim, part in dims)
             changed[SHARDING] = ShardingAttr.of(home.data.mesh, replace(home.sharding, dims=whole))
         if argument_attribute(argument, WORKING) is not None:

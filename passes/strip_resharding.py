@@ -77,7 +77,13 @@ class StripReshardingPass(ModulePass):
 
 def strip_resharding(module: ModuleOp) -> None:
     """Remove all changes of sharding, loops, and joint sorts of rows of the batch from a module, in place."""
-    is_in_parts = _remove_temporal_axes(module)
+    is_in_parts = False
+    for op in module.ops:
+        if isinstance(op, MeshOp) and len(spatial := op.mesh.spatial) < len(op.mesh.axes):
+            if not spatial:
+                fail(op, f'@{op.sym_name.data} has no axis of devices, only of time; give it one: "gpu"=1')
+            op.axes = MeshAttr(Mesh(tuple(spatial)))
+            is_in_parts = True
     for func in step_functions(module):
         strip_function(func)
         if is_in_parts:
@@ -151,18 +157,6 @@ def _join_parts(block: Block) -> None:
 def _is_later(value: SSAValue) -> bool:
     """Return whether a value belongs to a later micro-batch of an unrolled loop."""
     return isinstance(value, OpResult) and any(parts_of(value.op).values())
-
-
-def _remove_temporal_axes(module: ModuleOp) -> bool:
-    """Remove temporal axes from all meshes, and return whether there were any."""
-    had_temporal = False
-    for op in module.ops:
-        if isinstance(op, MeshOp) and len(spatial := op.mesh.spatial) < len(op.mesh.axes):
-            if not spatial:
-                fail(op, f'@{op.sym_name.data} has no axis of devices, only of time; give it one: "gpu"=1')
-            op.axes = MeshAttr(Mesh(tuple(spatial)))
-            had_temporal = True
-    return had_temporal
 
 
 def _forget(func: FuncOp) -> None:

@@ -9,7 +9,7 @@ from operator import is_
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, OpTraits
-from xdsl.irdl import IRDLOperation, OpDef
+from xdsl.irdl import IRDLOperation
 from xdsl.utils.exceptions import DiagnosticException
 
 from ..dialects.faults import InnerFault
@@ -62,15 +62,12 @@ def _malformed(module: Operation) -> Iterator[Fault]:
     for op in module.walk():
         if isinstance(op, IRDLOperation):
             try:
-                _alone(op.get_irdl_definition()).verify(op)
+                # A trait that looks into the ops of a function or module is left out.
+                definition = op.get_irdl_definition()
+                traits = tuple(trait for trait in definition.traits if not isinstance(trait, VerifiesPlan))
+                replace(definition, traits=OpTraits(lambda: traits)).verify(op)
             except Exception as error:
                 yield _fault(op, error)
-
-
-def _alone(definition: OpDef) -> OpDef:
-    """Return a definition without the trait that looks into the ops of a function or module."""
-    traits = tuple(trait for trait in definition.traits if not isinstance(trait, VerifiesPlan))
-    return replace(definition, traits=OpTraits(lambda: traits))
 
 
 def _early_uses(module: Operation) -> Iterator[Fault]:

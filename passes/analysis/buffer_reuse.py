@@ -64,7 +64,9 @@ def _events(ops: Sequence[Operation], stage: int | None, stages: Stages) -> Iter
 def _in_fragment(op: FragmentOp, looped: Container[Operation]) -> Iterator[tuple[Operation, Sequence[int]]]:
     """Yield the reuse of memory by the ops of a fragment, and by the sums of its yielded values."""
     body = [inner for inner in op.body.block.ops if not isinstance(inner, YieldOp | FreeOp)]
-    stages = Stages(_function_of(op))
+    func = op.parent_op()
+    assert isinstance(func, FuncOp), "verified"
+    stages = Stages(func)
     order = {inner: index for index, inner in enumerate([*body, op])}
     events = [event_of(inner, order, None, stages, decide=True) for inner in body]
     yielded = op.terminator.args
@@ -74,12 +76,6 @@ def _in_fragment(op: FragmentOp, looped: Container[Operation]) -> Iterator[tuple
     yield from _decided(body, events[:-1], buffers)
     if op.outs:
         yield op, [index if out in buffers.taken_over else -1 for index, out in enumerate(op.outs)]
-
-
-def _function_of(op: FragmentOp) -> FuncOp:
-    func = op.parent_op()
-    assert isinstance(func, FuncOp), "verified"
-    return func
 
 
 def _decided(

@@ -93,7 +93,11 @@ def communications_of(module: ModuleOp, func: FuncOp) -> Communications:
             if not isinstance(op, TransferOp):
                 continue
             communication = Communication(op, part or 0)
-            pairs = _pairs(op, part, mesh)
+            # Temporal axes that are unrolled inside the loop are minor to the axis of the loop.
+            temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
+            within = math.prod(temporal[1:])
+            tasks = [task.data for task in op.tasks or () if part is None or task.data.part // within == part]
+            pairs = list(dict.fromkeys((task.sender, receiver) for task in tasks for receiver in task.receivers))
             members[communication] = dict.fromkeys(chain.from_iterable(pairs))
             for pair in pairs:
                 planned.setdefault(pair, {})[communication] = None
@@ -161,15 +165,6 @@ def _of_op(op: Operation, mesh: Mesh) -> Iterator[tuple[Half, Operation]]:
                 yield Half.ISSUE, begun
             if not isinstance(op, StartOp):
                 yield Half.WAIT, begun
-
-
-def _pairs(op: TransferOp, part: int | None, mesh: Mesh) -> list[Pair]:
-    """Return the senders and receivers in the tasks of a transfer for one part of the loop, or for all parts."""
-    # Temporal axes that are unrolled inside the loop are minor to the axis of the loop.
-    temporal = [axis.size for axis in mesh.axes if axis.kind is AxisKind.TEMPORAL]
-    within = math.prod(temporal[1:])
-    tasks = [task.data for task in op.tasks or () if part is None or task.data.part // within == part]
-    return list(dict.fromkeys((task.sender, receiver) for task in tasks for receiver in task.receivers))
 
 
 def _mesh_of(op: TransferOp) -> str | None:

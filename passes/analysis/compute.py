@@ -131,21 +131,6 @@ def _counts_of_member(member: Member, plain: object) -> OpCounts:
     return counts
 
 
-def _foreach_work(
-    op: ForeachOp | SumOfSquaresOp, signature: Signature, mesh: Mesh, rank: int | None, keyed: bool, turns: Turns
-) -> OpWork:
-    """Return the work of a multi-tensor op: the sum of the work of its members, in one launch."""
-    plain = tuple((name, value) for name, value in op.attributes.items() if "." not in name)
-    works: list[OpWork] = []
-    for member in op.members_as(signature):
-        assert member.signature is not None
-        works.append(_work(_counts_of_member(member, plain), member.signature, mesh, rank, keyed, turns))
-    name = op.name.removeprefix("train.")
-    key = f"{name}({'; '.join(work.key for work in works)})" if keyed else ""
-    first = works[0]
-    return OpWork(first.family, first.dtype, sum(w.flops for w in works), sum(w.bytes for w in works), key)
-
-
 def op_work(
     op: ComputeOp,
     signature: Signature,
@@ -164,7 +149,16 @@ def op_work(
         part: the op's part in a kernel of several ops (`fusion.py`), or None if the op is a kernel by itself.
     """
     if isinstance(op, ForeachOp | SumOfSquaresOp):
-        return _foreach_work(op, signature, mesh, rank, keyed, turns)
+        # A multi-tensor op does the work of its members in one launch.
+        plain = tuple((name, value) for name, value in op.attributes.items() if "." not in name)
+        works: list[OpWork] = []
+        for member in op.members_as(signature):
+            assert member.signature is not None
+            works.append(_work(_counts_of_member(member, plain), member.signature, mesh, rank, keyed, turns))
+        name = op.name.removeprefix("train.")
+        key = f"{name}({'; '.join(work.key for work in works)})" if keyed else ""
+        first = works[0]
+        return OpWork(first.family, first.dtype, sum(w.flops for w in works), sum(w.bytes for w in works), key)
     return _work(counts_of(op), signature, mesh, rank, keyed, turns, part)
 
 

@@ -50,7 +50,8 @@ def is_compiled(func: FuncOp) -> bool:
 
 def fuses(op: Operation) -> bool:
     """Return whether an op works on elements, so that it can share one kernel with others."""
-    return isinstance(op, AtenOp) and _is_torchs(op) and op.spec.family in _FUSING and not op.spec.view
+    # An op with `arguments` is a function of the runtime that loops over rows.
+    return isinstance(op, AtenOp) and op.spec.arguments is None and op.spec.family in _FUSING and not op.spec.view
 
 
 def fused_parts(func: FuncOp) -> Parts:
@@ -139,11 +140,6 @@ class _KernelWalk:
                 small, mine = sorted((mine, other), key=len)
                 mine += small
                 self.kernel.update(dict.fromkeys(small, mine))
-
-
-def _is_torchs(op: AtenOp) -> bool:
-    """Return whether an op is one of torch's own, rather than a function of the runtime that loops over rows."""
-    return op.spec.arguments is None
 
 
 def _is_nothing(op: Operation) -> bool:

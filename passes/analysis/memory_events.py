@@ -113,7 +113,8 @@ def event_of(
         results = [value for value in results if stages.of_value(value) == stage]
     if isinstance(op, FreeOp):
         return Event((), ())
-    begin, end = _begin(op, order), _end(op, order)
+    first = op.body.block.first_op if isinstance(op, FragmentOp) else None
+    begin, end = order[first if first is not None else op], _end(op, order)
     reads = tuple((value, _end(_holder(op, value), order)) for value in operands)
     reused = None if decide else reused_by_result(op)
     if isinstance(op, StartOp | CollectiveOp):
@@ -218,12 +219,6 @@ def _holder(op: Operation, value: SSAValue) -> Operation:
     """Return the op that needs an operand of `op` last: its fragment if the operand comes from outside, or `op`."""
     parent, producer_block = op.parent_op(), value.owner if isinstance(value.owner, Block) else value.owner.parent
     return parent if isinstance(parent, FragmentOp) and parent.body.block is not producer_block else op
-
-
-def _begin(op: Operation, order: Mapping[Operation, int]) -> int:
-    """Return the index of the first op that needs memory for the results of `op`."""
-    first = op.body.block.first_op if isinstance(op, FragmentOp) else None
-    return order[first if first is not None else op]
 
 
 def _end(op: Operation, order: Mapping[Operation, int]) -> int:
@@ -375,7 +370,8 @@ class _StageRun:
             yielded = mine.get(value, value)
             reads.append((yielded, None))
             makes.append(Definition(mine[out], view_of=yielded))
-            if not self._is_summed(out):
+            users = (use.operation for use in out.uses)
+            if not any(user in self.outside for user in users):
                 continue
             if out in self.begun:
                 reads.append((out, None))
@@ -384,8 +380,3 @@ class _StageRun:
                 makes.append(first._replace(over=None if first.over is None else yielded))
                 self.begun.add(out)
         return Event(tuple(reads), tuple(makes))
-
-    def _is_summed(self, out: SSAValue) -> bool:
-        """Return whether an op outside the loop reads a result of a fragment, as the sum of its parts."""
-        users = (use.operation for use in out.uses)
-        return any(user in self.outside for user in users)

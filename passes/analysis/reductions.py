@@ -74,7 +74,10 @@ def gradient_values(updates: Iterable[Operation]) -> set[SSAValue]:
         seen.add(value)
         if isinstance(op, TransferOp):
             pending.append(op.operand)
-        elif isinstance(op, ComputeOp) and _keeps_elements(op) and not _widens(op):
+        elif (
+            isinstance(op, ComputeOp) and (spec_of(op).view or spec_of(op).family == "elementwise") and not _widens(op)
+        ):
+            # The op clips a gradient, scales it, adds to it or views it.
             pending += [operand for operand in op.args if prod(shape_of(operand)) == prod(shape_of(value))]
     return seen
 
@@ -92,11 +95,6 @@ def gradients_of_parameters(view: StepView, is_meant: Callable[[SSAValue], bool]
 
 def _widens(op: ComputeOp) -> bool:
     return is_cast(op) and element_bytes(op.outs[0]) > element_bytes(op.args[0])
-
-
-def _keeps_elements(op: ComputeOp) -> bool:
-    """Return whether an op works on a gradient element by element: clips it, scales it, adds to it or views it."""
-    return spec_of(op).view or spec_of(op).family == "elementwise"
 
 
 def _narrow(value: SSAValue) -> Iterator[SSAValue]:

@@ -106,19 +106,17 @@ def _graph(mesh: Mesh, time: Sharding, splits: Splits | None) -> _ShardingGraph:
     for i, state in enumerate(states):
         for step in steps_from(state, mesh, splits):
             if (j := index.get(step.target)) is not None:
-                number, _ = sorts.setdefault(_sort(step, mesh), (len(sorts), step))
+                # The cost of a step depends on these properties and on the bytes of the value.
+                shares = (handled_share(step, mesh), handled_share(step, mesh, "grouped_broadcast"))
+                moves = step.dim is not None and step.dim == step.to_dim
+                number, _ = sorts.setdefault(
+                    (step.kind, step.axes, has_methods(step), has_offsets(step), moves, shares), (len(sorts), step)
+                )
                 edges.append((i, j, number))
     sort_of = np.full((len(states), len(states)), len(sorts), np.int32)
     for i, j, number in edges:
         sort_of[i, j] = number
     return _ShardingGraph(states, index, splits, tuple(step for _, step in sorts.values()), sort_of)
-
-
-def _sort(step: Step, mesh: Mesh) -> object:
-    """Return the properties of a step that determine its cost, except the bytes of the value."""
-    shares = (handled_share(step, mesh), handled_share(step, mesh, "grouped_broadcast"))
-    moves = step.dim is not None and step.dim == step.to_dim
-    return (step.kind, step.axes, has_methods(step), has_offsets(step), moves, shares)
 
 
 @dataclass(frozen=True)
@@ -348,8 +346,7 @@ class ReshardCosts:
         key = (splits, element_bytes, time)
         if key not in self._shapes:
             graph, size = self._graph(splits, time), float(math.prod(splits.sizes) * element_bytes)
-            states = enumerate(graph.states)
-            unfit = tuple(i for i, state in states if not fits(state, splits.sizes, self.mesh))
+            unfit = tuple(i for i, state in enumerate(graph.states) if not fits(state, splits.sizes, self.mesh))
             solution = (time, graph.splits, size, unfit)
             if solution not in self._solutions:
                 costs = np.array([*(self.step_seconds(step, size) for step in graph.samples), np.inf])

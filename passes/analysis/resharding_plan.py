@@ -134,15 +134,12 @@ class ReshardingPlan(ABC, Generic[Copy]):
             if isinstance(op, ComputeOp):
                 self._serve(value, use, self.demand(op, use.index))
             elif isinstance(op, TransferOp):
-                self._depart(value, use)
-
-    def _depart(self, value: SSAValue, use: Use) -> None:
-        """Reduce a partial value, in the cheapest way, before it is sent to another stage."""
-        home, transfer = self.home(value), use.operation
-        wanted = self.home(transfer.results[0]).partial_axes
-        summed = replace(home, partial=tuple(p for p in home.partial if p[0] in self.spatial or p[0] in wanted))
-        target = self.costs.cheapest_reduced(self._splits[value], element_bytes(value), summed)
-        self.give(use, self._copy(value, self.itself(value), home, target, transfer, transfer, False))
+                # A partial value is reduced, in the cheapest way, before it is sent to another stage.
+                home, transfer = self.home(value), use.operation
+                wanted = self.home(transfer.results[0]).partial_axes
+                summed = replace(home, partial=tuple(p for p in home.partial if p[0] in self.spatial or p[0] in wanted))
+                target = self.costs.cheapest_reduced(self._splits[value], element_bytes(value), summed)
+                self.give(use, self._copy(value, self.itself(value), home, target, transfer, transfer, False))
 
     def _serve(self, value: SSAValue, use: Use, demand: Sharding) -> None:
         home, user = self.home(value), use.operation
@@ -153,7 +150,10 @@ class ReshardingPlan(ABC, Generic[Copy]):
             working, again = self.working(value) or (None, False)
         is_compared = value in self.comparisons.values
         again = again and not is_compared
-        through = working is not None and working != home and self._lives_on_as_copy(value, again)
+        # The working copy replaces the home of a value in memory; an argument's home stays.
+        through = (
+            working is not None and working != home and self.saves_memory and not again and isinstance(value, OpResult)
+        )
         if demand == home and not through:
             return
         before = self._place(value, user)
@@ -163,10 +163,6 @@ class ReshardingPlan(ABC, Generic[Copy]):
             source = working
         apart = in_backward and (again or self.saves_memory) and not is_compared
         self.give(use, self._copy(value, start, source, demand, before, user, apart))
-
-    def _lives_on_as_copy(self, value: SSAValue, again: bool) -> bool:
-        """Return whether the working copy replaces the home of a value in memory; an argument's home stays."""
-        return self.saves_memory and not again and isinstance(value, OpResult)
 
     def _place(self, value: SSAValue, user: Operation) -> Operation:
         """Return the op before which to make a copy: its first user, or the next op if only updates use the value."""

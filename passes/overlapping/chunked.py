@@ -119,8 +119,7 @@ class _Writer:
             self._replace(result, self._joined(made, dim, product, result.name_hint))
             return
         apart = self._joined(made, site.dim, product, f"{_hint(result)}.apart")
-        whole = self._view(apart, shape_of(result), sharding_of(result), product, _hint(result))
-        self._replace(result, whole)
+        self._replace(result, self._view(apart, shape_of(result), sharding_of(result), product, _hint(result)))
 
     def _for_others(self, site: GatheredProducts, gathered: Sequence[SSAValue]) -> None:
         if not site.others:

@@ -132,7 +132,10 @@ def _gathered(op: CollectiveOp, step: Step, flow: OpFlow, place: dict[Operation,
     site = _by_view(op, step, place) or _by_blocks(op, step, flow.mesh, place) or _direct(op, step, place)
     if site is None:
         return None
-    others = _others(site, place)
+    own = {*site.products, *([site.view] if site.view is not None else [])}
+    values = [site.collective.result, *([site.view.outs[0]] if site.view is not None else [])]
+    users = {use.operation for value in values for use in value.uses} - own
+    others = tuple(sorted(users, key=lambda user: place.get(user, -1)))
     # A user of the whole value in front of the last product would delay the products until all parts are gathered.
     if others and place.get(others[0], -1) < place[site.products[-1]]:
         return None
@@ -190,13 +193,6 @@ def _products_of(value: SSAValue, dim: int, factor: str, like: Operation, place:
     return sorted(products, key=place.__getitem__)
 
 
-def _others(site: GatheredProducts, place: dict[Operation, int]) -> tuple[Operation, ...]:
-    own = {*site.products, *([site.view] if site.view is not None else [])}
-    values = [site.collective.result, *([site.view.outs[0]] if site.view is not None else [])]
-    users = {use.operation for value in values for use in value.uses} - own
-    return tuple(sorted(users, key=lambda user: place.get(user, -1)))
-
-
 def _product(value: SSAValue) -> AtenOp | None:
     op = value.op if isinstance(value, OpResult) else None
     is_product = isinstance(op, AtenOp) and op.overload in PRODUCTS and op.signature is not None
@@ -250,14 +246,22 @@ class ChunkTimes:
         """
         interference = self.cluster.interference
         slower = (interference.compute, interference.communication) if parts > 1 else (1.0, 1.0)
-        compute, communication = self._compute(site, parts) * slower[0], self._communication(site, parts) * slower[1]
-        compute += self._start(site, parts) if parts > 1 else 0.0
-        hiding = self._beside(site)
+        work = communication_of(site.collective, self.flow.mesh)
+        size = work.whole_bytes / parts
+        communication = self.cluster.collective_seconds(work.kind, work.axes, size, work.method) * slower[1]
+        compute = self._compute(site, parts) * slower[0]
+        compute += self.cluster.start_seconds(work.kind, work.axes, size) if parts > 1 else 0.0
+        ready, used = self.flow.ready(site.collective), self.flow.first_use(site.collective)
+        ops = itertools.islice(self.flow.position, ready + 1, used)
+        hiding = sum(map(self._times.seconds, ops))
         if isinstance(site, ReducedProduct):
             late = _behind([compute] * parts, [communication] * parts)
             return parts * compute + max(late - parts * compute - hiding, 0.0) + self._copy(site, parts)
         begins = [max(at * communication - hiding, 0.0) for at in range(1, parts + 1)]
-        return _after(begins, compute) + self._copy(site, parts)
+        done = 0.0
+        for begin in begins:
+            done = max(done, begin) + compute
+        return done + self._copy(site, parts)
 
     def _compute(self, site: Site, parts: int) -> float:
         products = (site.product,) if isinstance(site, ReducedProduct) else site.products
@@ -267,19 +271,6 @@ class ChunkTimes:
             turns = Turns(parts, site.factor)
             total += seconds_by_signature(product, (product.signature,), self.cluster, turns)[0] / parts
         return total
-
-    def _communication(self, site: Site, parts: int) -> float:
-        work = communication_of(site.collective, self.flow.mesh)
-        return self.cluster.collective_seconds(work.kind, work.axes, work.whole_bytes / parts, work.method)
-
-    def _start(self, site: Site, parts: int) -> float:
-        work = communication_of(site.collective, self.flow.mesh)
-        return self.cluster.start_seconds(work.kind, work.axes, work.whole_bytes / parts)
-
-    def _beside(self, site: Site) -> float:
-        ready, used = self.flow.ready(site.collective), self.flow.first_use(site.collective)
-        ops = itertools.islice(self.flow.position, ready + 1, used)
-        return sum(map(self._times.seconds, ops))
 
     def _copy(self, site: Site, parts: int) -> float:
         """Return the seconds of joining the parts of each result, and of the gathered value if it has other users."""
@@ -302,11 +293,3 @@ def _behind(before: Sequence[float], after: Sequence[float]) -> float:
         first += a
         second = max(first, second) + b
     return second
-
-
-def _after(begins: Sequence[float], each: float) -> float:
-    """Return the end of the last of several jobs that take `each` seconds and begin no earlier than `begins`."""
-    done = 0.0
-    for begin in begins:
-        done = max(done, begin) + each
-    return done

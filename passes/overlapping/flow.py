@@ -117,13 +117,10 @@ class OpFlow:
     def _role(self, op: CollectiveOp) -> CollectiveRole:
         if _from_arguments(op):
             return CollectiveRole.ARGUMENTS
-        is_result = _serves_results(op, self._late) or self._is_term(op)
-        return CollectiveRole.RESULTS if is_result else CollectiveRole.INNER
-
-    def _is_term(self, op: CollectiveOp) -> bool:
-        """Return whether a fragment only adds the result of `op` to a sum over the parts of the batch: a gradient."""
+        # A fragment only adds a gradient to the sum over the parts of the batch.
         is_term = bool(op.sharding.over_time(self.mesh).partial)
-        return is_term and all(isinstance(user, YieldOp) for user in _served(op))
+        is_term = is_term and all(isinstance(user, YieldOp) for user in _served(op))
+        return CollectiveRole.RESULTS if is_term or _serves_results(op, self._late) else CollectiveRole.INNER
 
     def _of_updates(self) -> set[Operation]:
         """Return the optimizer's ops, the ops on reduced gradients before them, and the users of their results."""

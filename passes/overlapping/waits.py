@@ -91,7 +91,20 @@ class _StreamWalk:
         for op in list(self.flow.block.ops):
             if op not in self.moved and self.flow.view.has(op):
                 self._move((wait for channel in self.channels.values() for wait in channel.over(now=self.now)), op)
-                self._do(op)
+                # Reductions that are certainly complete by then are waited for right after the op.
+                match op:
+                    case StartOp():
+                        self._start(op)
+                    case WaitOp() if op in self.runs:
+                        channel, run = self.runs[op]
+                        self.now = max(self.now, run.end)
+                        self._move((wait for wait in channel.over(run.number + 1) if wait is not op), op.next_op)
+                    case CollectiveOp() if communicates(op, self.flow.mesh):
+                        channel, seconds = self._sent(op)
+                        self.now = channel.free = max(self.now, channel.free) + seconds
+                        self._move(channel.over(), op.next_op)
+                    case _:
+                        self.now += self.times.seconds(op)
 
     def _move(self, waits: Iterable[WaitOp], before: Operation | None) -> None:
         assert before is not None, "a block ends with what needs its values"
@@ -99,22 +112,6 @@ class _StreamWalk:
             if wait is not before:
                 move_before(wait, before)
                 self.moved.add(wait)
-
-    def _do(self, op: Operation) -> None:
-        """Advance the time by an op, and wait right after it for reductions that are certainly complete by then."""
-        match op:
-            case StartOp():
-                self._start(op)
-            case WaitOp() if op in self.runs:
-                channel, run = self.runs[op]
-                self.now = max(self.now, run.end)
-                self._move((wait for wait in channel.over(run.number + 1) if wait is not op), op.next_op)
-            case CollectiveOp() if communicates(op, self.flow.mesh):
-                channel, seconds = self._sent(op)
-                self.now = channel.free = max(self.now, channel.free) + seconds
-                self._move(channel.over(), op.next_op)
-            case _:
-                self.now += self.times.seconds(op)
 
     def _start(self, op: StartOp) -> None:
         """Start a collective, after waiting for the oldest reductions if too many are in flight."""

@@ -59,7 +59,11 @@ class Activations:
         self.segment_of = self._segments()
         self._known: dict[object, float] = {}
         self._parts = least_parts(view.func)
-        self._place = self._places()
+        # Equal layers get equal relative positions of their ops, from 0 to 1.
+        by_layer: dict[int, list[ComputeOp]] = {}
+        for op in self.forward:
+            by_layer.setdefault(self.layers.of[op], []).append(op)
+        self._place = {op: place / len(ops) for ops in by_layer.values() for place, op in enumerate(ops)}
         self.values = [self._value(value) for value in self.made]
         self.ops = [self._op(op) for op in self.forward]
 
@@ -119,8 +123,7 @@ class Activations:
 
     def _op(self, op: ComputeOp) -> ForwardOp:
         operands = tuple(self.number[value] for value in op.args if value in self.number)
-        results = tuple(self.number[value] for value in op.outs)
-        return ForwardOp(self._seconds(op), operands, results)
+        return ForwardOp(self._seconds(op), operands, tuple(self.number[value] for value in op.outs))
 
     def _seconds(self, op: ComputeOp) -> float:
         if spec_of(op).view:
@@ -132,13 +135,6 @@ class Activations:
         if is_kept and not self._region(op):
             return inf
         return self._least_seconds(op) * (1.0 + _TILT * self._place[op])
-
-    def _places(self) -> dict[ComputeOp, float]:
-        """Map each op to its relative position in its layer, from 0 to 1; equal layers get equal positions."""
-        by_layer: dict[int, list[ComputeOp]] = {}
-        for op in self.forward:
-            by_layer.setdefault(self.layers.of[op], []).append(op)
-        return {op: place / len(ops) for ops in by_layer.values() for place, op in enumerate(ops)}
 
     def _least_seconds(self, op: ComputeOp) -> float:
         if self.cluster is None:

@@ -192,8 +192,7 @@ def write_pins(view: StepView, constraints: Constraints) -> None:
     merge_argument_attributes(view.func, {index: {PIN: None} for index in arguments})
     merge_argument_attributes(view.func, arguments)
     for transfer in view.arrivals:
-        pin = _value_pin(constraints.arrivals.get(transfer.result), transfer.result, constraints)
-        _set_pin(transfer, pin)
+        _set_pin(transfer, _value_pin(constraints.arrivals.get(transfer.result), transfer.result, constraints))
     for op in view.ops:
         copies = tuple((at, copy) for at, out in enumerate(op.outs) if (copy := _copy(out, constraints)) is not None)
         limit = constraints.ops.get(op)

@@ -18,7 +18,7 @@ the limits end step 5 early; then the bound limits its distance from the optimum
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -139,10 +139,6 @@ class _Outcome:
         cheaper = rest if rest.cost < self.cost else self
         return _Outcome(cheaper.cost, min(rest.bound, cheaper.cost, ceiling), cheaper.chosen)
 
-    def at_least(self, bound: float) -> _Outcome:
-        """Return this outcome, given that all other assignments cost at least `bound`."""
-        return _Outcome(self.cost, min(self.cost, bound), self.chosen)
-
 
 _NOTHING = _Outcome(np.inf, np.inf, {})
 
@@ -209,7 +205,7 @@ class _Search:
             best = min(best, restricted, key=lambda outcome: outcome.cost)
             ceiling = self.ceiling(min(best.cost, cutoff))
             if max(beam, ascent.bound) > ceiling:
-                return best.at_least(max(beam, ascent.bound))
+                return replace(best, bound=min(best.cost, max(beam, ascent.bound)))
             pruned = graph.below(floors, ceiling)
             if pruned.total_states() <= PROGRESS * graph.total_states():
                 return best.settle(self.minimise(pruned, min(best.cost, cutoff), "pruned", ascent), ceiling)

@@ -84,16 +84,6 @@ class Weights:
     activations: float = 1.0
     bucketed: bool = False
 
-    @property
-    def parameter_price(self) -> Price:
-        """Return the price of communication that may overlap with compute."""
-        return Price(self.parameters, Pricing(bucketed=self.bucketed), beside=True)
-
-    @property
-    def activation_price(self) -> Price:
-        """Return the price of communication that blocks compute."""
-        return Price(self.activations, Pricing())
-
     def of_op(self, op: ComputeOp) -> float:
         """Return the factor of the seconds of an op."""
         return self.contractions if is_contraction(op) else self.others
@@ -101,8 +91,9 @@ class Weights:
     def price(self, move: ShardingChange) -> Price:
         """Return the price of a change of a value's sharding."""
         if isinstance(move.value, BlockArgument) or _is_for_updates(move):
-            return self.parameter_price
-        return self.activation_price
+            # Communication of parameters may overlap with compute.
+            return Price(self.parameters, Pricing(bucketed=self.bucketed), beside=True)
+        return Price(self.activations, Pricing())
 
 
 def _is_for_updates(move: ShardingChange) -> bool:

@@ -96,17 +96,14 @@ def parse_pins(text: str, source: str = "pins") -> tuple[Pin, ...]:
     if not isinstance(entries, list) or set(table) != {"pin"} or not entries or not are_tables(entries):
         raise PinError(f'{source}: expected [[pin]] entries, each with value and sharding or with preset = "dp"')
     # The IR holds only the name of the file, so that the IR is the same on every machine.
-    name, lines = Path(source).name, _lines(text, len(entries))
+    name = Path(source).name
+    lines = [f":{number}" for number, line in enumerate(text.splitlines(), 1) if _ENTRY.match(line)]
+    if len(lines) != len(entries):
+        lines = [""] * len(entries)
     return tuple(
         replace(_pin(entry, f"{source}{line}: pin {number}"), place=f"{name}{line}")
         for number, (entry, line) in enumerate(zip(entries, lines, strict=True), 1)
     )
-
-
-def _lines(text: str, count: int) -> list[str]:
-    """Return the line of every entry as `:3`, or empty strings if entries are not written one by one."""
-    lines = [f":{number}" for number, line in enumerate(text.splitlines(), 1) if _ENTRY.match(line)]
-    return lines if len(lines) == count else [""] * count
 
 
 def _pin(entry: PlainTable, place: str) -> Pin:

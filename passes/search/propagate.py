@@ -91,7 +91,11 @@ def propagate_updates(
     for op in view.ops:
         if train.is_update(op) and not isinstance(op, train.TrainOp):
             operands = [have(value) for value in op.args]
-            best = min(_options(op.rule(), single), key=lambda option: _messages(operands, option))
+            # Only split or partial operands whose placement changes need communication.
+            best = min(
+                _options(op.rule(), single),
+                key=lambda option: sum(1 for a, b in zip(operands, option, strict=False) if a not in ("R", b)),
+            )
             placements[op] = best
             current |= dict(zip(op.outs, best[len(op.args) :], strict=True))
     return placements
@@ -118,8 +122,3 @@ def _cost(
     """Count the operands that need communication, twice if they then lack their preferred placement."""
     sent = {(value, b) for value, a, b in zip(values, have, option, strict=False) if a not in ("R", b)}
     return sum(1 + (complete.get(value, b) != b) for value, b in sent)
-
-
-def _messages(have: Sequence[Placement], option: tuple[Placement, ...]) -> int:
-    """Count the operands that need communication: split or partial ones whose placement changes."""
-    return sum(1 for a, b in zip(have, option, strict=False) if a not in ("R", b))

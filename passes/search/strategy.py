@@ -134,7 +134,12 @@ class _Builder:
     def _op(self, op: ComputeOp) -> None:
         rule = self.comparisons.rule(op)
         turns = self.loop.turns_of(op) if self.loop is not None else ONCE
-        limits, splits = self._limits(op), self._op_splits(op)
+        limits = self.constraints.of_op(op)
+        if op in self.reductions.reduced:
+            limits = replace(limits or SignatureLimit(), takes_partial=False)
+        # Even splits become None, so that equal ops have equal keys.
+        splits = self.factors.of_op(op)
+        splits = None if splits.is_even(self.view.mesh) else splits
         tables = self.tables
         every = self._signatures(op, rule, splits, turns)
         key = (id(rule), splits, limits, turns)
@@ -154,11 +159,6 @@ class _Builder:
             tables.unary[cost_key] = costs
         seconds = self._seconds(op, states, turns)
         self.op_nodes[id(op)] = self._node(Decision(op, states), tables.unary[cost_key], seconds)
-
-    def _limits(self, op: ComputeOp) -> SignatureLimit | None:
-        """Return the limit on an op's signature, or None."""
-        limits = self.constraints.of_op(op)
-        return replace(limits or SignatureLimit(), takes_partial=False) if op in self.reductions.reduced else limits
 
     def _signatures(self, op: ComputeOp, rule: Rule, splits: Splits | None, turns: Turns) -> tuple[Signature, ...]:
         """Return all signatures of an op, before limits."""
@@ -189,11 +189,6 @@ class _Builder:
                     seconds_by_signature(op, states, self.cluster, turns, joining=True, part=part)
                 )
         return self.tables.unary[key]
-
-    def _op_splits(self, op: ComputeOp) -> Splits | None:
-        """Return how the factors of an op are divided; even splits become None, so that equal ops have equal keys."""
-        splits = self.factors.of_op(op)
-        return None if splits.is_even(self.view.mesh) else splits
 
     def _held_results(self, op: ComputeOp) -> tuple[tuple[int, float], ...]:
         """Return the results that stay in memory as computed, with the prices of their bytes."""
@@ -335,8 +330,7 @@ class _Builder:
         return self.tables.homes[key]
 
     def _port(self, use: Use) -> Port:
-        op = use.operation
-        return self.tables.port(self._states(self.op_nodes[id(op)]), False, use.index)
+        return self.tables.port(self._states(self.op_nodes[id(use.operation)]), False, use.index)
 
     def _demand(self, move: ShardingChange, node: int, port: Port) -> None:
         assert isinstance(move.to, ComputeOp)

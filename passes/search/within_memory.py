@@ -90,7 +90,14 @@ def solve_within(
 
 def require_arguments_fit(view: StepView, free: StrategyProblem, limit: float) -> None:
     """Raise PassFailedException if the arguments alone exceed `limit` bytes, however finely they are split."""
-    if (least := _least_kept(view, free)) > limit:
+    # Every strategy needs these bytes for the arguments, each in its smallest shards.
+    least = 0.0
+    for decision in free.decisions:
+        value = decision.subject
+        if isinstance(value, BlockArgument) and not decision.copy:
+            forms = (form for form in decision.states if isinstance(form, Sharding))
+            least += min(local_bytes(value, form, view.mesh) for form in forms)
+    if least > limit:
         raise PassFailedException(
             "no strategy fits: the arguments of the step alone (parameters, optimizer states, batch), split as"
             f" finely as possible, need {_size(least)} on a device that has {_size(limit)}, {_size(least - limit)} too"
@@ -208,17 +215,6 @@ class _PriceSearch:
             return False
         self.points.append(point)
         return True
-
-
-def _least_kept(view: StepView, problem: StrategyProblem) -> float:
-    """Return the bytes that every strategy needs for the arguments, each in its smallest shards."""
-    total = 0.0
-    for decision in problem.decisions:
-        value = decision.subject
-        if isinstance(value, BlockArgument) and not decision.copy:
-            forms = (form for form in decision.states if isinstance(form, Sharding))
-            total += min(local_bytes(value, form, view.mesh) for form in forms)
-    return total
 
 
 def measured(

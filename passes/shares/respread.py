@@ -19,7 +19,7 @@ from ...dialects.step import (
 from ...ir.ratios import Ratios, Splits
 from ...ir.rules import Rule
 from ...ir.sharding import Sharding
-from ...ir.signatures import Choice, Signature, Split, choices_of, factor_offsets, needs_all_parts, signature
+from ...ir.signatures import Signature, Split, choices_of, factor_offsets, needs_all_parts, signature
 from ..errors import describe
 from ..step.factors import Factors
 from ..step.step_view import StepView
@@ -76,15 +76,12 @@ def _divided(op: ComputeOp, given: Signature, splits: Splits, view: StepView) ->
     chosen = choices_of(rule, given, mesh)[0]
     reason = ""
     while (divided := signature(rule, mesh, chosen, factor_offsets(rule, mesh, chosen, splits))) is None:
-        factor = _refused(rule, chosen, splits, view)
+        split = [choice.factor for choice in chosen if isinstance(choice, Split)]
+        offsets = factor_offsets(rule, mesh, chosen, splits) or {}
+        strict = (
+            f for f in split if needs_all_parts(rule, f) and len(set(offsets.get(f, ()))) < len(offsets.get(f, ()))
+        )
+        factor = next(strict, split[0])
         reason = f"is replicated along factor {factor}: every device needs a part of it, and some would get none"
         chosen = [None if isinstance(choice, Split) and choice.factor == factor else choice for choice in chosen]
     return divided, reason
-
-
-def _refused(rule: Rule, chosen: list[Choice], splits: Splits, view: StepView) -> str:
-    """Return the factor that cannot be split so: it has an empty part, although all devices need one."""
-    split = [choice.factor for choice in chosen if isinstance(choice, Split)]
-    offsets = factor_offsets(rule, view.mesh, chosen, splits) or {}
-    strict = (f for f in split if needs_all_parts(rule, f) and len(set(offsets.get(f, ()))) < len(offsets.get(f, ())))
-    return next(strict, split[0])

@@ -109,7 +109,9 @@ class _ScheduleChoice:
         most = tuple(free)
         orders = sorted((*fixed, *self._listed(room)), key=self._seconds)
         for slots in orders:
-            if self._surely_fits(slots, room):
+            # The memory of single ops does not matter to parts that use so little of their budget.
+            taken = (most_taken(row, self.taken) <= SURE * left for row, left in zip(slots, room, strict=True))
+            if all(taken) and all(self._has_few(stage, row) for stage, row in enumerate(slots)):
                 return slots
             # A fixed order is checked unless it cannot fit, so that no faster fixed order that fits is passed over.
             if self._may_fit(slots, most if slots in fixed else free) and self._fits(slots, room, free):
@@ -125,11 +127,6 @@ class _ScheduleChoice:
     def _may_fit(self, slots: Slots, free: Sequence[float]) -> bool:
         """Return whether parameters, states and the smallest size of all parts fit together."""
         return all(most_taken(row, self.least_taken) <= left for row, left in zip(slots, free, strict=True))
-
-    def _surely_fits(self, slots: Slots, room: Sequence[float]) -> bool:
-        """Return whether parts use so little of their budget that the memory of single ops does not matter."""
-        taken = (most_taken(row, self.taken) <= SURE * left for row, left in zip(slots, room, strict=True))
-        return all(taken) and all(self._has_few(stage, row) for stage, row in enumerate(slots))
 
     def _has_few(self, stage: int, slots: Sequence[Slot]) -> bool:
         if self.budget.parts is None:

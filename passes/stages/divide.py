@@ -94,7 +94,8 @@ class _Divider:
     def _argument(self, argument: BlockArgument) -> int:
         """Return the stage of an argument, after copying the argument for other stages that need their own."""
         first, *others = self.wanted.get(argument, [self._home(argument)])
-        attributes = self._argument_attributes(argument.index)
+        listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
+        attributes = dict(listed[argument.index].data) if argument.index < len(listed) else {}
         self.at[argument, first] = argument
         for stage in others:
             copy = self.block.insert_arg(argument.type, len(self.block.args))
@@ -105,10 +106,6 @@ class _Divider:
             self._retype()
             self.at[argument, stage] = copy
         return first
-
-    def _argument_attributes(self, index: int) -> dict[str, Attribute]:
-        listed = self.func.arg_attrs.data if self.func.arg_attrs is not None else ()
-        return dict(listed[index].data) if index < len(listed) else {}
 
     def _retype(self, outputs: Sequence[Attribute] | None = None) -> None:
         current = self.func.function_type.outputs.data
@@ -142,7 +139,10 @@ class _Divider:
 
     def _transfer(self, value: SSAValue, stage: int, user: Operation) -> SSAValue:
         source = self.at[value, self.wanted[value][0] if value in self.wanted else self._home(value)]
-        transfer = TransferOp(self._label(value, stage), source, self.meshes[stage])
+        name = _at(value, stage)
+        label = next(candidate for candidate in _numbered(name) if candidate not in self.labels)
+        self.labels.add(label)
+        transfer = TransferOp(label, source, self.meshes[stage])
         transfer.result.name_hint = _at(value, stage)
         before = self.last_transfer.get(value, value.owner)
         if isinstance(before, Operation):
@@ -155,12 +155,6 @@ class _Divider:
         self.last_transfer[value] = transfer
         return transfer.result
 
-    def _label(self, value: SSAValue, stage: int) -> str:
-        name = _at(value, stage)
-        label = next(candidate for candidate in _numbered(name) if candidate not in self.labels)
-        self.labels.add(label)
-        return label
-
     def _results(self, terminator: ReturnOp) -> None:
         """Return the loss from every stage, and new values of arguments from every stage that has a copy."""
         attributes = [self.view.result_attributes(index) for index in range(len(terminator.arguments))]
@@ -168,7 +162,11 @@ class _Divider:
         more: list[tuple[SSAValue, dict[str, Attribute]]] = []
         for index, (value, roles) in enumerate(zip(terminator.arguments, attributes, strict=True)):
             target = self.view.updated.get(index)
-            stages = list(self.stages) if self.view.is_for_all(index) else self._stages_of(value, target)
+            # The new value of an argument is returned by the stages of the argument.
+            stored = self._original(target) if target is not None else value
+            stages = (
+                list(self.stages) if self.view.is_for_all(index) else (self.wanted.get(stored) or [self._home(stored)])
+            )
             first, *others = stages
             values.append(self._value(value, first, terminator))
             for stage in others:
@@ -182,11 +180,6 @@ class _Divider:
         if any(attributes):
             self.func.res_attrs = ArrayAttr([DictionaryAttr(a) for a in (*attributes, *(a for _, a in more))])
         self._retype([value.type for value in terminator.operands])
-
-    def _stages_of(self, value: SSAValue, target: int | None) -> list[int]:
-        """Return the stages that return a value: for the new value of an argument, the stages of the argument."""
-        stored = self._original(target) if target is not None else value
-        return self.wanted.get(stored) or [self._home(stored)]
 
     def _original(self, index: int) -> SSAValue:
         return self.block.args[index]

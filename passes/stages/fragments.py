@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, OpResult, SSAValue
+from xdsl.ir import Operation, OpResult
 
 from ...dialects.pipe import FragmentOp, TransferOp
 from ...dialects.spmd import WaitOp
@@ -43,7 +43,11 @@ class Fragments:
         self.inside = set(loop.inside)
         self.transfers = [op for op in loop.inside if isinstance(op, TransferOp)]
         self.backward = self._backward()
-        self.chunk_of = self._chunks()
+        # Backward runs the chunks of its stage from the last to the first.
+        forward = self._laps(lambda op: op not in self.backward)
+        backward = self._laps(lambda op: op in self.backward)
+        last = max((*forward.values(), *backward.values()), default=0)
+        self.chunk_of = forward | {op: last - lap for op, lap in backward.items()}
         self.chunks = 1 + max(self.chunk_of.values(), default=0)
         self.kinds = self._kinds()
         self.by_work: dict[Work, list[Operation]] = {}
@@ -69,13 +73,6 @@ class Fragments:
             if is_backward:
                 backward.add(op)
         return backward
-
-    def _chunks(self) -> dict[Operation, int]:
-        """Return the chunk of each op within its stage; backward runs the chunks from the last to the first."""
-        forward = self._laps(lambda op: op not in self.backward)
-        backward = self._laps(lambda op: op in self.backward)
-        last = max((*forward.values(), *backward.values()), default=0)
-        return forward | {op: last - lap for op, lap in backward.items()}
 
     def _laps(self, is_one: Callable[[Operation], bool]) -> dict[Operation, int]:
         """
@@ -207,13 +204,10 @@ class Fragments:
         for work in self.works():
             enter(work)
             for op in self.transfers:
-                if op.operand.owner in self.kinds and self._work_of(op.operand) == work:
+                owner = op.operand.owner
+                if isinstance(owner, Operation) and owner in self.kinds and self._work(owner) == work:
                     enter(op)
         return list(order)
-
-    def _work_of(self, value: SSAValue) -> Work:
-        assert isinstance(value.owner, Operation)
-        return self._work(value.owner)
 
     def _name(self, each: Work | TransferOp) -> str:
         return f"fragment {each.label}" if isinstance(each, Work) else f"transfer {each.label}"

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Operation, SSAValue
 
 from ...dialects.compute import element_bytes, shape_of
 from ...dialects.pipe import Action, FragmentOp, Slot, TransferOp
@@ -33,7 +32,8 @@ def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False)
         if not isinstance(op, FragmentOp | TransferOp):
             continue
         for value in op.results:
-            if (stage := stages.of_value(value)) is None or not (users := _users(value, place, inside)):
+            using = {inside[use.operation] for use in value.uses if use.operation in inside}
+            if (stage := stages.of_value(value)) is None or not (users := sorted(using, key=lambda op: place[op])):
                 continue
             held = local_bytes_by_part(shape_of(value), element_bytes(value), sharding_of(value), meshes[stage])
             size = float(held.min() if least else held.max())
@@ -41,14 +41,6 @@ def taken_by_parts(func: FuncOp, meshes: Sequence[Mesh], *, least: bool = False)
             taken[first.label.data] += size
             taken[users[-1].label.data] -= size
     return taken
-
-
-def _users(
-    value: SSAValue, place: Mapping[FragmentOp, int], inside: Mapping[Operation, FragmentOp]
-) -> list[FragmentOp]:
-    """Return the fragments that use a value, in the order that a part runs them."""
-    users = {inside[use.operation] for use in value.uses if use.operation in inside}
-    return sorted(users, key=lambda op: place[op])
 
 
 def most_taken(slots: Sequence[Slot], taken: Mapping[str, float]) -> float:

@@ -164,10 +164,13 @@ class _Scheduler:
 
     def _has_room(self, stage: _BusyStage, work: Work, part: int) -> bool:
         """Return whether a stage may hold one more part; its oldest unfinished part always may: others wait for it."""
-        unfinished = (stage.done[other.label] for other in self.works[stage.number])
-        if part == min(unfinished):
+        if part == min(stage.done[other.label] for other in self.works[stage.number]):
             return True
-        if self._ahead(stage) >= self._allowed(stage):
+        # Count the parts, summed over chunks, that are ahead of their backward.
+        signs = {FragmentKind.FORWARD: 1, FragmentKind.BACKWARD: -1, FragmentKind.WEIGHTS: 0}
+        ahead = sum(signs[work.kind] * stage.done[work.label] for work in self.works[stage.number])
+        left = len(self.stages) - stage.number + (self.chunks - 1) * len(self.stages)
+        if ahead >= max(1.0, self.urgency.ahead * left):
             return False
         return all(self._can_end(stage, work, part, *limit) for limit in self.limits[stage.number])
 
@@ -190,20 +193,10 @@ class _Scheduler:
             return left >= 0
         for at, held_now in under_way.items():
             others = (other for other in forwards if stage.done[other.label] <= at and (other, at) != (work, part))
-            more = sum(taken.get(other.label, 0.0) for other in others)
-            if more > left:
+            if sum(taken.get(other.label, 0.0) for other in others) > left:
                 return False
             left += held_now
         return True
-
-    def _ahead(self, stage: _BusyStage) -> int:
-        """Return how many parts, summed over chunks, are ahead of their backward."""
-        signs = {FragmentKind.FORWARD: 1, FragmentKind.BACKWARD: -1, FragmentKind.WEIGHTS: 0}
-        return sum(signs[work.kind] * stage.done[work.label] for work in self.works[stage.number])
-
-    def _allowed(self, stage: _BusyStage) -> float:
-        left = len(self.stages) - stage.number + (self.chunks - 1) * len(self.stages)
-        return max(1.0, self.urgency.ahead * left)
 
     def _next_time(self, stage: _BusyStage) -> float | None:
         ready = (self._ready(stage, work) for work in self.works[stage.number])

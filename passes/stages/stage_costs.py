@@ -62,7 +62,16 @@ class LayerWork:
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:
         """The values that are used in other layers than the layer that produces or stores them."""
-        return tuple(_crossings(self.view, self.layers))
+        values: list[SSAValue] = [item.argument for item in self.view.inputs]
+        values += [result for op in self.view.ops for result in op.outs]
+        crossings: list[Crossing] = []
+        for value in values:
+            own = self.layers.of_value(value)
+            used = frozenset(self.layers.of[use.operation] for use in value.uses if use.operation in self.layers.of)
+            if own is not None and used - {own}:
+                backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
+                crossings.append(Crossing(value, own, used, value_bytes(value), backward))
+        return tuple(crossings)
 
     def reaching(self, first: int, end: int, *, backward: bool) -> tuple[int, int]:
         """Return the number and the bytes of the values that layers `first` .. `end - 1` need from other layers."""
@@ -240,16 +249,3 @@ def whole_signature(op: ComputeOp) -> Signature:
     """Return the signature of an op that is not split."""
     shardings = (tuple(Sharding.replicated(len(shape_of(v))) for v in values) for values in (op.args, op.outs))
     return Signature(*shardings)
-
-
-def _crossings(view: StepView, layers: Layers) -> list[Crossing]:
-    values: list[SSAValue] = [item.argument for item in view.inputs]
-    values += [result for op in view.ops for result in op.outs]
-    crossings: list[Crossing] = []
-    for value in values:
-        own = layers.of_value(value)
-        used = frozenset(layers.of[use.operation] for use in value.uses if use.operation in layers.of)
-        if own is not None and used - {own}:
-            backward = isinstance(value.owner, ComputeOp) and BACKWARD in value.owner.attributes
-            crossings.append(Crossing(value, own, used, value_bytes(value), backward))
-    return crossings

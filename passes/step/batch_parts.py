@@ -82,7 +82,11 @@ class _PartPropagation:
     def __init__(self, ops: Sequence[Operation], inputs: Sequence[Input], batch: Batch) -> None:
         self.ops, self.inputs, self.batch, self.mesh = ops, inputs, batch, batch.mesh
         self.before: set[Operation] = set()
-        self.of_batch_alone = _of_batch_alone(ops, inputs)
+        roles = (train.BATCH, train.CONSTANT, train.BUFFER, train.SEED)
+        self.of_batch_alone: set[SSAValue] = {item.argument for item in inputs if item.role in roles}
+        for op in ops:
+            if isinstance(op, ComputeOp) and self.of_batch_alone.issuperset(op.args):
+                self.of_batch_alone.update(op.outs)
         self.found, self.late = BatchParts(), set[SSAValue]()
 
     def run(self) -> BatchParts:
@@ -102,20 +106,17 @@ class _PartPropagation:
             self.found.values[item.argument] = Sharding.of(dims)
         for op in self.ops:
             if isinstance(op, TransferOp):
-                self._transfer(op)
+                # Micro-batches are transferred one by one, and sums over them once they are complete.
+                sharding = self.found.values[op.operand]
+                if sharding.partial:
+                    self.late.add(op.result)
+                    sharding = Sharding.replicated(len(sharding.dims))
+                elif op.operand in self.late:
+                    self.late.add(op.result)
+                self.found.values[op.result] = sharding
             elif isinstance(op, ComputeOp) and (hoisted := self._compute(op)):
                 return hoisted
         return set()
-
-    def _transfer(self, op: TransferOp) -> None:
-        """Transfer micro-batches one by one, and sums over them once they are complete."""
-        sharding = self.found.values[op.operand]
-        if sharding.partial:
-            self.late.add(op.result)
-            sharding = Sharding.replicated(len(sharding.dims))
-        elif op.operand in self.late:
-            self.late.add(op.result)
-        self.found.values[op.result] = sharding
 
     def _compute(self, op: ComputeOp) -> set[Operation]:
         split = [value for value in op.args if self.found.values[value].split_axes]
@@ -278,16 +279,14 @@ class _PartPropagation:
         if any(self.found.values[value].partial for value in op.args):
             return None
         wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
-        choice = self._partial_zeros(rule, wanted) or self._split_as(rule, wanted)
+        # Each micro-batch adds to zeros of its own.
+        summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
+        no_operands = frozenset[int]()
+        zeros = Linear(no_operands) if summed and no_operands in rule.linear else None
+        choice = zeros or self._split_as(rule, wanted)
         shardings = self._signature(rule, choice) if choice is not None else None
         fits = shardings is not None and all({shardings.results[index]} == demands for index, demands in wanted.items())
         return choice if fits else None
-
-    def _partial_zeros(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
-        """Return the choice for zeros that are demanded as a partial sum: each micro-batch adds to its own zeros."""
-        summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
-        no_operands = frozenset[int]()
-        return Linear(no_operands) if summed and no_operands in rule.linear else None
 
     def _split_as(self, rule: Rule, wanted: Mapping[int, set[Sharding | None]]) -> Choice:
         """Return the choice to split the one factor that gives users the split results that they demand."""
@@ -299,13 +298,3 @@ class _PartPropagation:
         }
         factor = factors.pop() if len(factors) == 1 else None
         return Split(factor) if factor is not None and factor in rule.splittable() else None
-
-
-def _of_batch_alone(ops: Iterable[Operation], inputs: Iterable[Input]) -> set[SSAValue]:
-    """Return the values that depend only on batch items, constants, buffers and seeds."""
-    roles = (train.BATCH, train.CONSTANT, train.BUFFER, train.SEED)
-    values: set[SSAValue] = {item.argument for item in inputs if item.role in roles}
-    for op in ops:
-        if isinstance(op, ComputeOp) and values.issuperset(op.args):
-            values.update(op.outs)
-    return values

@@ -149,8 +149,7 @@ def _suffixes(shape: Shape) -> list[int]:
 
 
 def _numbered(shape: Shape, start: dict[int, int], place: BatchPlace | None, batch: tuple[int, int]) -> Numbered:
-    ends = _suffixes(shape)
-    numbers = [list(range(start[a], start[b])) for a, b in pairwise(ends)]
+    numbers = [list(range(start[a], start[b])) for a, b in pairwise(_suffixes(shape))]
     if place is not None:
         rows = [number for number in numbers[place.dim] if batch[0] <= number < batch[1]]
         numbers[place.dim] = [*rows, *(number for number in numbers[place.dim] if number not in rows)]

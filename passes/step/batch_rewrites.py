@@ -114,8 +114,7 @@ def _repeat(order: BatchOrder, op: AtenOp) -> bool:
     if times <= 1:
         return False
     after = BatchPlace(dim, order.rows, place.major * times, place.minor)
-    inside = (1, times, *((1,) if place.minor > 1 else ()))
-    repeats[dim : dim + 1] = inside
+    repeats[dim : dim + 1] = (1, times, *((1,) if place.minor > 1 else ()))
     opened = order.opened(op.args[0], place, op)
     shape = after.opened(shape_of(result))
     repeated = order.make("repeat", [opened], shape, op, f"{hint_of(result)}.beside", repeats=repeats)

@@ -51,13 +51,10 @@ class Factors:
     def of_value(self, value: SSAValue) -> Splits:
         """Return how the dims of a value are divided by its producer; an argument uses the ratios of its first user."""
         if (splits := self._known.get(value)) is None:
-            splits = self._known[value] = self._of_value(value)
+            shape = shape_of(value)
+            counts = (self._counts.get(self._find((value, dim)), size) for dim, size in enumerate(shape))
+            splits = self._known[value] = Splits(shape, tuple(counts), self.ratios_of(self._segment(value)))
         return splits
-
-    def _of_value(self, value: SSAValue) -> Splits:
-        shape = shape_of(value)
-        counts = (self._counts.get(self._find((value, dim)), size) for dim, size in enumerate(shape))
-        return Splits(shape, tuple(counts), self.ratios_of(self._segment(value)))
 
     def ratios_of(self, segment: int) -> Ratios:
         """Return the ratios of a segment; a segment without ratios has the ratios of segment 0."""

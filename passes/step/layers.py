@@ -73,7 +73,13 @@ class _Finder:
     def run(self) -> Layers:
         self._anywhere()
         located = [op for op in self.view.ops if not self._is_anywhere(op) and not train.is_update(op)]
-        after = _after_backward(located)
+        computed, after = set[SSAValue](), dict[ComputeOp, None]()
+        for op in located:
+            if BACKWARD in op.attributes:
+                computed.update(op.outs)
+            elif not computed.isdisjoint(op.args):
+                computed.update(op.outs)
+                after[op] = None
         forward = [op for op in located if BACKWARD not in op.attributes and op not in after]
         again = [op for op in located if RECOMPUTED in op.attributes]
         self.blocks = find_blocks(forward)
@@ -97,8 +103,7 @@ class _Finder:
             largest = max(placed, key=lambda value: math.prod(shape_of(value)))
             self.layers.of[op] = self.layers.of_operands([largest])[0]
         self._keep()
-        names = tuple(self.numbers) or ("step",)
-        return Layers(names, self.layers.of, self.layers.homes, self.layers.anywhere)
+        return Layers(tuple(self.numbers) or ("step",), self.layers.of, self.layers.homes, self.layers.anywhere)
 
     def _anywhere(self) -> None:
         anywhere = self.layers.anywhere
@@ -133,18 +138,15 @@ class _Finder:
         computed = [value for value in op.args if isinstance(value, OpResult)]
         gradients = [value for value in computed if self._is_gradient(value.op)]
         reached = self.layers.of_operands(gradients)
+        # Recomputed ops belong to the last forward layer of their block that gradients have not passed.
+        layers = self.reached.get(self.blocks.of(layer_of(op)), set())
+        before = [layer for layer in layers if all(layer <= other for other in reached)]
         own = [
-            *self._own_before(op, reached),
+            *([max(before)] if before else self._own(op)),
             *self.layers.of_operands(value for value in computed if value not in gradients),
         ]
         latest = max(own) if own else len(self.numbers) - 1
         self.layers.of[op] = min([latest, *reached])
-
-    def _own_before(self, op: ComputeOp, reached: Sequence[int]) -> list[int]:
-        """Return the last forward layer of an op's block that is no later than the layers reached by gradients."""
-        layers = self.reached.get(self.blocks.of(layer_of(op)), set())
-        before = [layer for layer in layers if all(layer <= other for other in reached)]
-        return [max(before)] if before else self._own(op)
 
     def _is_gradient(self, op: Operation) -> bool:
         return BACKWARD in op.attributes and RECOMPUTED not in op.attributes
@@ -174,15 +176,3 @@ class _Finder:
                 for value in op.args:
                     if isinstance(value, BlockArgument) and value not in self.layers.anywhere:
                         self.layers.homes[value] = self.layers.of[op]
-
-
-def _after_backward(ops: Sequence[ComputeOp]) -> dict[ComputeOp, None]:
-    """Return the ops outside backward that depend on its results, in program order."""
-    computed, after = set[SSAValue](), dict[ComputeOp, None]()
-    for op in ops:
-        if BACKWARD in op.attributes:
-            computed.update(op.outs)
-        elif not computed.isdisjoint(op.args):
-            computed.update(op.outs)
-            after[op] = None
-    return after

@@ -128,8 +128,7 @@ class StepView:
 
     def is_update_use(self, use: Use) -> bool:
         """Return whether a use is by an op of the update."""
-        op = use.operation
-        return train.is_update(op)
+        return train.is_update(use.operation)
 
     def grads(self) -> Iterator[tuple[str, ComputeOp, int]]:
         """Yield each parameter's name with each update op that takes its gradient, and the index of that operand."""

@@ -65,8 +65,7 @@ def _cause(op: ComputeOp, over_parts: Mapping[SSAValue, Sharding]) -> tuple[str,
 
 def _merged(op: ComputeOp, rule: Rule, factor: str) -> str | None:
     """Return the dim that has a factor behind another one, or None if the factor comes first in every dim."""
-    sides = ((op.args, rule.operands), (op.outs, rule.results))
-    for values, described in sides:
+    for values, described in ((op.args, rule.operands), (op.outs, rule.results)):
         for value, dims in zip(values, described, strict=True):
             for index, dim in enumerate(dims):
                 if factor in dim and rule.leading(dim) != factor:

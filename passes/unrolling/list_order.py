@@ -20,7 +20,6 @@ Source: HiDup 3 (two copies without dependences between them); list scheduling a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -101,10 +100,14 @@ class _CopyGraph:
 
     def __init__(self, loop: UnrolledLoop, cluster: Cluster) -> None:
         self.loop, self.cluster = loop, cluster
-        mesh = cluster.mesh
-        firsts = {cluster.placement[rank]: rank for rank in reversed(range(mesh.device_count))}
+        firsts = {cluster.placement[rank]: rank for rank in reversed(range(cluster.mesh.device_count))}
         self.costs = OpCosts(cluster, list(firsts.values()))
-        arguments = self._of_arguments()
+        # Ops that run once and depend on arguments alone, such as parameter gathers, are done in time.
+        arguments: set[Operation] = set()
+        for op in self.loop.ops:
+            sources = [value.op for value in op.operands if isinstance(value, OpResult)]
+            if op not in self.loop.inside and all(source in arguments for source in sources):
+                arguments.add(op)
         self.tasks: list[_CopyTask] = []
         self.place: dict[Copy, int] = {}
         for op in loop.ops:
@@ -123,7 +126,10 @@ class _CopyGraph:
             longest = max((self.remaining[user] for user in task.users), default=0.0)
             self.remaining[index] = task.busy + task.sent + longest
             self.is_filler[index] = not any(loop.sends(self.tasks[u].op) or not self.is_filler[u] for u in task.users)
-        self.of_phase = self._of_phases()
+        self.of_phase = [0.0] * (max(self.loop.phase.values(), default=0) + 1)
+        for task, remaining in zip(self.tasks, self.remaining, strict=True):
+            phase = self.loop.phase[task.op]
+            self.of_phase[phase] = max(self.of_phase[phase], remaining)
 
     def key(self, index: int, freedom: OrderFreedom) -> tuple[float, int, float, int]:
         """Return the sort key of a task; smaller keys run earlier."""
@@ -133,23 +139,6 @@ class _CopyGraph:
             phase += freedom.later
         remaining = self.of_phase[phase] if phase < len(self.of_phase) else 0.0
         return -remaining, task.copy, -self.remaining[index], index
-
-    def _of_phases(self) -> Sequence[float]:
-        """Return the longest remaining time in each phase."""
-        longest = [0.0] * (max(self.loop.phase.values(), default=0) + 1)
-        for task, remaining in zip(self.tasks, self.remaining, strict=True):
-            phase = self.loop.phase[task.op]
-            longest[phase] = max(longest[phase], remaining)
-        return longest
-
-    def _of_arguments(self) -> set[Operation]:
-        """Return ops that run once and depend on arguments alone, such as parameter gathers: they are done in time."""
-        free_ops: set[Operation] = set()
-        for op in self.loop.ops:
-            sources = [value.op for value in op.operands if isinstance(value, OpResult)]
-            if op not in self.loop.inside and all(source in free_ops for source in sources):
-                free_ops.add(op)
-        return free_ops
 
     def sources(self, task: _CopyTask) -> list[int]:
         """Return the tasks that compute the operands of a task."""

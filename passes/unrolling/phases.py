@@ -46,8 +46,7 @@ class UnrolledLoop:
         """Return the loop over `axis` in a step function."""
         block = func.body.block
         ops = tuple(op for op in block.ops if op is not block.last_op)
-        inside = frozenset(op for op in ops if is_in_loop(op, axis))
-        return cls(ops, inside, mesh, axis, mesh.axis(axis).size)
+        return cls(ops, frozenset(op for op in ops if is_in_loop(op, axis)), mesh, axis, mesh.axis(axis).size)
 
     def sends(self, op: Operation) -> bool:
         """Whether each copy of an op is a communication."""

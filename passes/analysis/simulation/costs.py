@@ -81,7 +81,13 @@ class OpCosts:
         """Return the work of `op` before it communicates; empty if it only communicates."""
         match op:
             case ComputeOp():
-                return self._computed(op)
+                if (signature := op.signature) is None:
+                    fail(op, "has no signature; run search-strategy before predicting the time")
+                # With an even split, every rank counts as having the largest part.
+                mesh, uneven = self.cluster.mesh, is_uneven(signature)
+                ranks = (rank if uneven else None for rank in self.ranks)
+                part = self.parts.get(op)
+                return tuple(op_work(op, signature, mesh, rank, keyed=self.keyed, part=part) for rank in ranks)
             case SliceOp():
                 return (slice_work(op, self.cluster.mesh),) * len(self.ranks)
             case StartOp():
@@ -99,15 +105,6 @@ class OpCosts:
                 fail(op, "has no collective yet; run select-collectives before predicting the time")
             case _:
                 return ()
-
-    def _computed(self, op: ComputeOp) -> Works:
-        """Return the work of an op. With an even split, every rank counts as having the largest part."""
-        if (signature := op.signature) is None:
-            fail(op, "has no signature; run search-strategy before predicting the time")
-        mesh, uneven = self.cluster.mesh, is_uneven(signature)
-        ranks = (rank if uneven else None for rank in self.ranks)
-        part = self.parts.get(op)
-        return tuple(op_work(op, signature, mesh, rank, keyed=self.keyed, part=part) for rank in ranks)
 
     def _moved(self, value: SSAValue, sharding: Sharding, times: int) -> Works:
         """Return the work of reading or writing the local part of a value `times` times."""

@@ -197,7 +197,9 @@ def transfer_traffic(op: TransferOp, known: Stages, divisions: Sequence[Division
     if by_part:
         timed = [(task_seconds(tasks, unit, place.routes), tasks) for tasks in by_part.values()]
         seconds, tasks = max(timed, key=lambda pair: pair[0])
-        edges = [(a, b, float(task.elements * unit)) for task in tasks for a, b in pairwise(_chain(task))]
+        edges = [
+            (a, b, float(task.elements * unit)) for task in tasks for a, b in pairwise((task.sender, *task.receivers))
+        ]
     else:
         edges = [(place.ranks[0], target.place.ranks[0], value_bytes(op.operand) / _parts(place))]
         seconds = max(_port_seconds(place, edges).values()) + place.routes.between(*edges[0][:2]).latency
@@ -206,10 +208,6 @@ def transfer_traffic(op: TransferOp, known: Stages, divisions: Sequence[Division
     for sender, _, size in edges:
         sent[sender] += size
     return Traffic(op, TRANSFER, (source, target), (), seconds, latency, max(sent.values()), tuple(edges))
-
-
-def _chain(task: Task) -> tuple[int, ...]:
-    return task.sender, *task.receivers
 
 
 def _parts(place: Place) -> int:

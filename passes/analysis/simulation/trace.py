@@ -107,6 +107,8 @@ class _TraceWriter:
     def _slice(
         self, each: RankClass, stream: str, op: Operation, cat: str, start: float, end: float, part: int
     ) -> Event:
+        if op not in self._arguments:
+            self._arguments[op] = dict(_description(op, each, self.parts.get(op)))
         return {
             "ph": "X",
             "pid": each.number,
@@ -114,7 +116,7 @@ class _TraceWriter:
             **from_to(start, end),
             "name": op_name(op),
             "cat": cat,
-            "args": {**self._described(op, each), "part": part},
+            "args": {**self._arguments[op], "part": part},
         }
 
     def _arrow(self, each: RankClass, run: TrafficRun, started: float | None) -> Iterator[Event]:
@@ -134,12 +136,6 @@ class _TraceWriter:
             mine: Event = {**common, "id": first + 1 + number, "tid": self.threads[number, COMPUTE]}
             yield {**mine, "ph": "s", "ts": started * _MICROSECONDS}
             yield {**mine, "ph": "f", "ts": run.taken[number] * _MICROSECONDS}
-
-    def _described(self, op: Operation, each: RankClass) -> Event:
-        """Return the details of an op that a click on its slice shows."""
-        if op not in self._arguments:
-            self._arguments[op] = dict(_description(op, each, self.parts.get(op)))
-        return self._arguments[op]
 
 
 def from_to(start: float, end: float) -> Event:

@@ -68,7 +68,13 @@ def search(task: SearchTask) -> ConstrainedSolution:
     def solve(problem: StrategyProblem, allowance: float) -> Solution:
         graph = Graph.of(problem.problem)
         if "once" in without:
-            _forbid_working_copies(problem, graph)
+            # Without copies in other shardings than the value's, each user communicates separately.
+            for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
+                if traffic.move.why == "copy":
+                    same = np.array([[source == target for target in traffic.targets] for source in traffic.sources])
+                    # A pin may forbid the copy every sharding of its value.
+                    if same.any(axis=1).all():
+                        graph.join(edge.u, edge.v, graph.store.intern(np.where(same, 0.0, np.inf)))
         return Synthesis(problem.problem, Reads.of(problem), graph, without, task.effort.budget).run(allowance)
 
     return within_limit(task, solve)
@@ -208,16 +214,6 @@ def trace(
         tuple(decision_triple(problem.decisions[node], state, axes) for node, state in synthesis.decisions(program))
         for program in generated
     ]
-
-
-def _forbid_working_copies(problem: StrategyProblem, graph: Graph) -> None:
-    """Allow working copies only in the sharding of their value, so that each user communicates separately."""
-    for edge, traffic in zip(problem.problem.edges, problem.traffic, strict=True):
-        if traffic.move.why == "copy":
-            same = np.array([[source == target for target in traffic.targets] for source in traffic.sources])
-            # A pin may forbid the copy every sharding of its value.
-            if same.any(axis=1).all():
-                graph.join(edge.u, edge.v, graph.store.intern(np.where(same, 0.0, np.inf)))
 
 
 def _is_infeasible(problem: Problem) -> bool:

@@ -31,20 +31,16 @@ def search(task: SearchTask) -> ConstrainedSolution:
 
 def _walk(walk: LayerWalk) -> None:
     while not walk.is_over:
-        _descend(walk)
-
-
-def _descend(walk: LayerWalk) -> None:
-    """Descend from a random start to a fixed point."""
-    space = walk.space
-    cost, choice = walk.start()
-    layer, unchanged = 0, 0
-    while unchanged < len(space.layers) and not walk.is_over:
-        new_cost, new_choice = space.best_of(layer, choice)
-        walk.visit(new_cost, new_choice)
-        if cost - new_cost > _GAIN * abs(cost):
-            cost, choice, unchanged = new_cost, new_choice, 0
-            walk.counts["improved"] += 1
-        unchanged += 1
-        layer = (layer + 1) % len(space.layers)
-    walk.counts["fixed_points"] += unchanged >= len(space.layers)
+        # Descend from a random start to a fixed point.
+        space = walk.space
+        cost, choice = walk.start()
+        layer, unchanged = 0, 0
+        while unchanged < len(space.layers) and not walk.is_over:
+            new_cost, new_choice = space.best_of(layer, choice)
+            walk.visit(new_cost, new_choice)
+            if cost - new_cost > _GAIN * abs(cost):
+                cost, choice, unchanged = new_cost, new_choice, 0
+                walk.counts["improved"] += 1
+            unchanged += 1
+            layer = (layer + 1) % len(space.layers)
+        walk.counts["fixed_points"] += unchanged >= len(space.layers)

@@ -72,7 +72,14 @@ def estimate(problem: Problem, order: Sequence[int], weight: float) -> CostToGo:
     for _ in range(_SWEEPS):
         for forward in (True, False):
             for node in order if forward else reversed(order):
-                _pass(node, unary, tables, messages, [(at[other] > at[node]) == forward for other in tables[node]])
+                # Spread the costs of the node over its edges to the nodes ahead.
+                ahead = [(at[other] > at[node]) == forward for other in tables[node]]
+                share = 1.0 / max(sum(ahead), len(ahead) - sum(ahead), 1)
+                costs = share * sum((messages[other, node] for other in tables[node]), start=unary[node])
+                for (other, table), is_ahead in zip(tables[node].items(), ahead, strict=True):
+                    if is_ahead:
+                        message = ((costs - messages[other, node])[:, None] + table).min(axis=0)
+                        messages[node, other] = message - message.min()
     moved = [sum((messages[b, a] for b in tables[a]), start=costs) for a, costs in enumerate(unary)]
     left = [
         {b: table - messages[b, a][:, None] - messages[a, b] for b, table in row.items()}
@@ -82,22 +89,6 @@ def estimate(problem: Problem, order: Sequence[int], weight: float) -> CostToGo:
     constant += sum(float(table.min()) for a, row in enumerate(left) for b, table in row.items() if a < b)
     left = [{b: table - table.min() for b, table in row.items()} for row in left]
     return CostToGo(weight, [costs - costs.min() for costs in moved], left, constant)
-
-
-def _pass(
-    node: int,
-    unary: Sequence[Costs],
-    tables: Sequence[dict[int, Costs]],
-    messages: dict[tuple[int, int], Costs],
-    ahead: Sequence[bool],
-) -> None:
-    """Spread the costs of a node over its edges to the nodes ahead."""
-    share = 1.0 / max(sum(ahead), len(ahead) - sum(ahead), 1)
-    costs = share * sum((messages[other, node] for other in tables[node]), start=unary[node])
-    for (other, table), is_ahead in zip(tables[node].items(), ahead, strict=True):
-        if is_ahead:
-            message = ((costs - messages[other, node])[:, None] + table).min(axis=0)
-            messages[node, other] = message - message.min()
 
 
 def _finite(problem: Problem) -> tuple[list[Costs], list[dict[int, Costs]]]:

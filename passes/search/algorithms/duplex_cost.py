@@ -43,7 +43,7 @@ from ....dialects.step import BACKWARD
 from ....ir.sharding import DimSharding, Sharding
 from ...step.step_view import StepView
 from ..problem import Costs, States
-from ..strategy_problem import EdgeTraffic, StrategyProblem
+from ..strategy_problem import StrategyProblem
 
 MOST_OPS = 10
 """The maximum number of ops in a phase, as in the experiments of the paper's authors."""
@@ -176,7 +176,11 @@ def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[Block
         shares = (_BEFORE if isinstance(traffic.move.value, BlockArgument) else _AFTER) if once else _HALVES
         key = (id(edge.table), traffic.price.beside, id(traffic.sources), id(traffic.targets), again, shares)
         if key not in cache:
-            cache[key] = _seconds(edge.table, traffic, 0.5 if again else 1.0, shares)
+            seconds = traffic.seconds()
+            seconds = np.zeros_like(edge.table) if seconds is None else (0.5 if again else 1.0) * seconds
+            local = np.array([[is_local(source, target) for target in traffic.targets] for source in traffic.sources])
+            sent = _split(np.where(local, 0.0, seconds), np.isinf(edge.table), shares)
+            cache[key] = sent, _split(np.where(local, seconds, 0.0), np.zeros_like(local), shares)
         if isinstance(decision.subject, ComputeOp):
             users = [frozenset({edge.v})]
         elif decision.copy:
@@ -185,15 +189,6 @@ def _transfers(problem: StrategyProblem, nodes: dict[int, int], batch: set[Block
             users = [frozenset[int]()]
         transfers += [ShardingTransfer(edge.u, edge.v, *cache[key], uses) for uses in users]
     return transfers
-
-
-def _seconds(table: Costs, traffic: EdgeTraffic, part: float, shares: tuple[float, float]) -> tuple[Costs, Costs]:
-    """Return the seconds of each micro-batch for the collectives of an edge, and for its local changes."""
-    seconds = traffic.seconds()
-    seconds = np.zeros_like(table) if seconds is None else part * seconds
-    local = np.array([[is_local(source, target) for target in traffic.targets] for source in traffic.sources])
-    sent = _split(np.where(local, 0.0, seconds), np.isinf(table), shares)
-    return sent, _split(np.where(local, seconds, 0.0), np.zeros_like(local), shares)
 
 
 def _split(seconds: Costs, forbidden: NDArray[np.bool_], shares: tuple[float, float]) -> Costs:

@@ -98,7 +98,9 @@ class CutWalk:
         for _ in self.duplex.ops:
             grown: dict[frozenset[int], list[Partials]] = {}
             for done, partials in level.items():
-                for op in self._ready(done):
+                left = [op for op in self.duplex.ops if op not in done]
+                window = left if self.limits.ahead is None else left[: self.limits.ahead]
+                for op in [op for op in window if self.duplex.operands[op] <= done]:
                     self.left -= len(partials)
                     if self.left < 0:
                         return Walked(None, (), False)
@@ -107,12 +109,6 @@ class CutWalk:
                         grown.setdefault(done | {op}, []).append(longer)
             level = self._kept(grown)
         return self._finish(level)
-
-    def _ready(self, done: frozenset[int]) -> list[int]:
-        """Return the ops that may be next."""
-        left = [op for op in self.duplex.ops if op not in done]
-        window = left if self.limits.ahead is None else left[: self.limits.ahead]
-        return [op for op in window if self.duplex.operands[op] <= done]
 
     def _grow(self, partials: Partials, done: frozenset[int], op: int) -> Partials | None:
         """Return all strategies with one more op, in the open phase or a new one, or None if there are too many."""

@@ -43,7 +43,14 @@ def search(task: SearchTask) -> ConstrainedSolution:
         nodes = tied(problem, task.view, without)
         assignments = prod(map(len, nodes.problem.unary))
         if assignments <= budget:
-            return _by_nodes(problem, nodes)
+            try:
+                best = brute_force(nodes.problem)
+            except Infeasible as error:
+                raise nodes.explained(error) from error
+            assignment = nodes.expanded(best.assignment)
+            cost = problem.problem.cost(assignment)
+            statistics = {"tied": nodes.tied_nodes, "visited": int(best.statistics["assignments"])}
+            return Solution(assignment, cost, _bound(problem, nodes, cost), statistics)
         if COMPLETION not in without:
             space = LayeredSpace(problem, task.view, without & {TIES})
             choices = prod(map(space.model.size, space.decided))
@@ -53,18 +60,6 @@ def search(task: SearchTask) -> ConstrainedSolution:
         raise TooManyError(f"{shown} assignments are too many to try; the limit is {budget}")
 
     return within_limit(task, solved)
-
-
-def _by_nodes(problem: StrategyProblem, nodes: TiedProblem) -> Solution:
-    """Return the optimum by trying every state of every class of nodes."""
-    try:
-        best = brute_force(nodes.problem)
-    except Infeasible as error:
-        raise nodes.explained(error) from error
-    assignment = nodes.expanded(best.assignment)
-    cost = problem.problem.cost(assignment)
-    statistics = {"tied": nodes.tied_nodes, "visited": int(best.statistics["assignments"])}
-    return Solution(assignment, cost, _bound(problem, nodes, cost), statistics)
 
 
 def _by_products(space: LayeredSpace, choices: int) -> Solution:

@@ -86,7 +86,15 @@ class _ProgramSearch:
         problem = self.task.free.problem
         graph = Graph.of(problem)
         trail = [] if REDUCTION in self.task.effort.without else reduce(graph)
-        nodes, small = _problem_of(graph)
+        nodes = list(graph.unary)
+        numbers = {node: at for at, node in enumerate(nodes)}
+        edges = [
+            Edge(numbers[node], numbers[other], graph.store[table])
+            for node, around in graph.adjacency.items()
+            for other, table in around.items()
+            if node < other
+        ]
+        small = Problem(tuple(graph.store[costs] for costs in graph.unary.values()), tuple(edges))
         start = self._start(inf)
         ceiling = start.cost - graph.offset if start is not None else _largest_cost(small)
         program = IntegerProgram(small, [], ceiling)
@@ -124,7 +132,11 @@ class _ProgramSearch:
                 excess = candidate.peak_bytes - task.limit
                 constraints[point] = replace(constraints[point], limit=constraints[point].limit - excess)
             else:
-                constraints[point] = self._constraint(base, point)
+                priced = self.task.build(Prices({point: 1.0})).problem
+                nodes = zip(priced.unary, base.problem.unary, strict=True)
+                edges = zip(priced.edges, base.problem.edges, strict=True)
+                tables = [(with_bytes.table, plain.table) for with_bytes, plain in edges]
+                constraints[point] = MemoryConstraint(_differences(list(nodes)), _differences(tables), self.task.limit)
             program = IntegerProgram(base.problem, list(constraints.values()), ceiling)
             if start is not None:
                 program.hint([[state] for state in _states_in(base, task.free, start.solution)])
@@ -143,14 +155,6 @@ class _ProgramSearch:
             raise nothing_fits(least, task.limit)
         return replace(start, lower_bound=min(bound, start.cost))
 
-    def _constraint(self, base: StrategyProblem, point: int) -> MemoryConstraint:
-        """Return the limit on the bytes alive at a program point."""
-        priced = self.task.build(Prices({point: 1.0})).problem
-        nodes = zip(priced.unary, base.problem.unary, strict=True)
-        edges = zip(priced.edges, base.problem.edges, strict=True)
-        tables = [(with_bytes.table, plain.table) for with_bytes, plain in edges]
-        return MemoryConstraint(_differences(list(nodes)), _differences(tables), self.task.limit)
-
     def _solve(self, program: IntegerProgram) -> IntegerResult:
         result = program.solve(max(self.left, 0.0), self.task.effort.seed)
         self.left -= result.spent
@@ -166,19 +170,6 @@ class _ProgramSearch:
         raise PassFailedException(
             "the integer program found no strategy within its budget; use a larger budget, or algorithm=eliminate"
         )
-
-
-def _problem_of(graph: Graph) -> tuple[list[int], Problem]:
-    """Return the nodes of a graph and the problem on them, in that order."""
-    nodes = list(graph.unary)
-    numbers = {node: at for at, node in enumerate(nodes)}
-    edges = [
-        Edge(numbers[node], numbers[other], graph.store[table])
-        for node, around in graph.adjacency.items()
-        for other, table in around.items()
-        if node < other
-    ]
-    return nodes, Problem(tuple(graph.store[costs] for costs in graph.unary.values()), tuple(edges))
 
 
 def _largest_cost(problem: Problem) -> float:

@@ -88,7 +88,10 @@ def search(task: SearchTask) -> ConstrainedSolution:
         if candidate.peak_bytes <= task.limit:
             return replace(candidate, cost=solution.cost, lower_bound=min(bound, solution.cost))
         least = min(least, candidate.peak_bytes)
-        of_ops = _kept(problem, solution, task.view) < 0.5 * candidate.peak_bytes
+        chosen = [(d, d.states[int(x)]) for d, x in zip(problem.decisions, solution.assignment, strict=True)]
+        # Count the bytes of all arguments at home on a device.
+        kept = sum(_bytes(d, x, task.view) for d, x in chosen if isinstance(d.subject, BlockArgument) and not d.copy)
+        of_ops = kept < 0.5 * candidate.peak_bytes
         while problem is not None and np.isfinite(problem.problem.cost(solution.assignment)):
             problem = _with_less(problem, task.view, of_ops) or _with_less(problem, task.view, not of_ops)
     raise nothing_fits(least, task.limit)
@@ -113,12 +116,6 @@ def _with_less(problem: StrategyProblem, view: StepView, of_ops: bool) -> Strate
     for node, held in sizes.items():
         unary[node] = np.where(held <= max(threshold, np.nanmin(held)), unary[node], np.inf)
     return replace(problem, problem=Problem(tuple(unary), problem.problem.edges)) if threshold else None
-
-
-def _kept(problem: StrategyProblem, solution: Solution, view: StepView) -> float:
-    """Return the bytes of all arguments at home on a device."""
-    chosen = [(d, d.states[int(x)]) for d, x in zip(problem.decisions, solution.assignment, strict=True)]
-    return sum(_bytes(d, x, view) for d, x in chosen if isinstance(d.subject, BlockArgument) and not d.copy)
 
 
 def _bytes(decision: Decision, state: Signature | Sharding, view: StepView) -> float:

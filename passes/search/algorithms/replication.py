@@ -38,7 +38,13 @@ def replication(sharding: Sharding, mesh: Mesh) -> int:
 def by_threshold(problem: StrategyProblem, view: StepView) -> Iterator[tuple[int, StrategyProblem]]:
     """Yield thresholds, from the highest, each with the problem limited to it. The highest forbids nothing."""
     kept = {step_input.argument for step_input in view.inputs if step_input.role in (train.PARAM, train.STATE)}
-    weights = _weights(view)
+    # Values that ops with one operand compute from a parameter stand for the parameter.
+    weights: dict[SSAValue, SSAValue] = {
+        step_input.argument: step_input.argument for step_input in view.inputs if step_input.role == train.PARAM
+    }
+    for op in view.ops:
+        if len(op.args) == 1 and op.args[0] in weights:
+            weights.update({result: weights[op.args[0]] for result in op.outs})
     counts = [_counts(decision, kept, weights, view.mesh) for decision in problem.decisions]
     thresholds = sorted({number for numbers in counts if numbers is not None for number in numbers}, reverse=True)
     yield (thresholds[0] if thresholds else 1), problem
@@ -52,17 +58,6 @@ def by_threshold(problem: StrategyProblem, view: StepView) -> Iterator[tuple[int
                 costs = shared.setdefault(key, np.where(forbidden, np.inf, costs))
             unary.append(costs)
         yield threshold, replace(problem, problem=Problem(tuple(unary), problem.problem.edges))
-
-
-def _weights(view: StepView) -> dict[SSAValue, SSAValue]:
-    """Map each value that ops with one operand compute from a parameter, and the parameter itself, to the parameter."""
-    weights: dict[SSAValue, SSAValue] = {
-        step_input.argument: step_input.argument for step_input in view.inputs if step_input.role == train.PARAM
-    }
-    for op in view.ops:
-        if len(op.args) == 1 and op.args[0] in weights:
-            weights.update({result: weights[op.args[0]] for result in op.outs})
-    return weights
 
 
 def _counts(

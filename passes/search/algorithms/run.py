@@ -42,17 +42,13 @@ def search_within(
     except TooManyError as error:
         raise PassFailedException(f"{error}; use another algorithm, such as algorithm=eliminate") from error
     except Infeasible as error:
-        raise PassFailedException(_conflict(task, constraints, error)) from error
+        subjects = [task.free.decisions[node].subject for node in error.nodes[:4]]
+        names = ", ".join(map(_subject_name, subjects))
+        pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
+        conflict = f"no strategy satisfies all constraints: {names} cannot be sharded together; relax {pins}"
+        raise PassFailedException(conflict) from error
     write_strategy(view, solution.strategy)
     return solution
-
-
-def _conflict(task: SearchTask, constraints: Constraints, error: Infeasible) -> str:
-    """Return a message that names decisions which exclude one another, and the pins behind them."""
-    subjects = [task.free.decisions[node].subject for node in error.nodes[:4]]
-    names = ", ".join(map(_subject_name, subjects))
-    pins = constraints.named([by for subject in subjects for by in constraints.pinned_by(subject)])
-    return f"no strategy satisfies all constraints: {names} cannot be sharded together; relax {pins}"
 
 
 def _subject_name(subject: ComputeOp | SSAValue) -> str:
