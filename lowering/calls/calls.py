@@ -328,7 +328,6 @@ def _call_of_update(op: type[TrainOp], places: Mapping[str, Arg], given: Mapping
         raise VerifyException(
             f"'{op.name}' has an unknown setting {unknown[0][:60]!r}; expected some of {', '.join(accepted)}"
         )
-    named = (*op.OPTIONAL, FOUND_INF)
-    settings = {**{name: places[name] for name in named if name in places}, **settings}
+    settings = {**{name: places[name] for name in (*op.OPTIONAL, FOUND_INF) if name in places}, **settings}
     positional = (places.get(name) for name in op.OPERANDS if name not in op.OPTIONAL)
     return Call(target, tuple(positional), tuple(settings.items()))

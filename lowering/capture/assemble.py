@@ -246,7 +246,16 @@ def _lifted_constants(traced: torch.fx.GraphModule) -> list[_Paired]:
         value = getattr(traced, name)
         if name not in placeholders:
             value = getattr(value, "constant", value)
-            _check_constant(value)
+            if not isinstance(value, torch.Tensor):
+                raise CaptureError(
+                    "the forward uses a tensor that was created with the model and has no values under fake tensors; "
+                    "register it with register_buffer so that it is an input with a name"
+                )
+            if value.requires_grad:
+                raise CaptureError(
+                    f"the forward uses a tensor of shape {tuple(value.shape)} outside the model that requires a "
+                    f"gradient; {OUTSIDE_WEIGHT.instead}"
+                )
             with graph.inserting_before(next(iter(graph.nodes))):
                 placeholders[name] = graph.placeholder(name)
             placeholders[name].meta["val"] = node.meta["val"]
@@ -264,16 +273,3 @@ def _seed_input(graph: torch.fx.Graph, seed: torch.fx.Node | None) -> list[_Pair
         graph.erase_node(seed)
         return []
     return [(_input("seed", SEED, seed), seed)]
-
-
-def _check_constant(value: object) -> None:
-    if not isinstance(value, torch.Tensor):
-        raise CaptureError(
-            "the forward uses a tensor that was created with the model and has no values under fake tensors; "
-            "register it with register_buffer so that it is an input with a name"
-        )
-    if value.requires_grad:
-        raise CaptureError(
-            f"the forward uses a tensor of shape {tuple(value.shape)} outside the model that requires a "
-            f"gradient; {OUTSIDE_WEIGHT.instead}"
-        )

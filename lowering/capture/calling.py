@@ -100,7 +100,19 @@ def compute_step(
         CallError: the loss is not one floating-point number, or the metrics are not a dict of tensors.
     """
     with _autocast(precision, device_type):
-        return _computed(model, loss, batch, metrics)
+        if loss is None:
+            result = model(**batch) if isinstance(batch, dict) else model(*batch)
+            labels, value = batch, _own_loss(result, f"the forward of {type(model).__name__}")
+        else:
+            if isinstance(batch, dict):
+                inputs = {key: item for key, item in batch.items() if key != LABELS}
+                result, labels = model(**inputs), batch[LABELS]
+            else:
+                result, labels = model(*batch[:-1]), batch[-1]
+            value = _loss_of(
+                loss(result, labels), f"the loss function {getattr(loss, '__name__', type(loss).__name__)}"
+            )
+        return value, _measured(metrics(result, labels)) if metrics is not None else {}
 
 
 def compute_output(model: nn.Module, batch: Batch, precision: Precision | None = None) -> object:
@@ -120,22 +132,6 @@ def _autocast(precision: Precision | None, device_type: str = "cpu") -> Abstract
     if precision not in PRECISIONS:
         raise CallError(f"precision is {precision!r}; expected one of {', '.join(map(repr, PRECISIONS))}, or None")
     return torch.autocast(device_type, PRECISIONS[precision], cache_enabled=False)
-
-
-def _computed(
-    model: nn.Module, loss: Callable[..., object] | None, batch: Batch, metrics: Callable[..., object] | None
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    if loss is None:
-        result = model(**batch) if isinstance(batch, dict) else model(*batch)
-        labels, value = batch, _own_loss(result, f"the forward of {type(model).__name__}")
-    else:
-        if isinstance(batch, dict):
-            inputs = {key: item for key, item in batch.items() if key != LABELS}
-            result, labels = model(**inputs), batch[LABELS]
-        else:
-            result, labels = model(*batch[:-1]), batch[-1]
-        value = _loss_of(loss(result, labels), f"the loss function {getattr(loss, '__name__', type(loss).__name__)}")
-    return value, _measured(metrics(result, labels)) if metrics is not None else {}
 
 
 def _own_loss(result: object, source: str) -> torch.Tensor:

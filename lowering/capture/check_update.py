@@ -48,7 +48,11 @@ def checked_forms(run: SmallRun, tracer: UpdateTracer) -> dict[str, UpdateForm]:
                 update = _traced(run, tracer, name, form)
                 wrong = _difference(run, name, update)
             if wrong is not None:
-                _refuse(run, name, wrong)
+                raise CaptureError(
+                    f"the captured update does not reproduce a step of the optimizer {optimizer_name(run.optimizer)}:"
+                    f" {wrong} of {name!r} differs. An update may depend only on the parameter, its gradient and state,"
+                    " the learning rate and the count of steps; it must be independent of other parameters"
+                )
             working[key], updates[key] = form, update
         forms[name] = working[key]
     return forms
@@ -110,11 +114,3 @@ def _is_close(found: torch.Tensor, expected: object, tolerance: float) -> bool:
     found, expected = found.double(), expected.double()
     limit = tolerance * max(expected.abs().max().item() if expected.numel() else 0.0, 1e-30)
     return bool(((found - expected).abs() <= limit).all())
-
-
-def _refuse(run: SmallRun, name: str, wrong: str) -> None:
-    raise CaptureError(
-        f"the captured update does not reproduce a step of the optimizer {optimizer_name(run.optimizer)}:"
-        f" {wrong} of {name!r} differs. An update may depend only on the parameter, its gradient and state, the"
-        " learning rate and the count of steps; it must be independent of other parameters"
-    )

@@ -43,8 +43,17 @@ class ExportedStep(nn.Module):
         self.model, self.loss = step.model, step.loss
         assert isinstance(self.model, nn.Module)
         self.recorder = SiteRecorder(self.model)
-        graph = _exported(step, tensors)
-        _remove_checks(graph.graph)
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("always")
+            graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)
+        if any("_buffers" in str(warning.message) for warning in caught):
+            raise CaptureError(f"forward assigns a new tensor to a buffer; {REPLACED_BUFFER.instead}")
+        assert isinstance(graph, torch.fx.GraphModule)
+        # Erase checks of values, and nodes that only these checks use.
+        for node in reversed(list(graph.graph.nodes)):
+            is_check = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.startswith(_CHECKS)
+            if is_check or (node.op == "call_function" and not node.is_impure() and not node.users):
+                graph.graph.erase_node(node)
         # The list hides the graph from nn.Module: its parameters belong to the model and must not get a second name.
         self._graph = [graph]
 
@@ -70,17 +79,6 @@ class _Replay(torch.fx.Interpreter):
         return super().fetch_attr(target) if value is None else value
 
 
-def _exported(step: nn.Module, tensors: list[torch.Tensor]) -> torch.fx.GraphModule:
-    # If export fails, it prints the graph so far to stderr, before an error that does not refer to this graph.
-    with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stderr(io.StringIO()):
-        warnings.simplefilter("always")
-        graph = torch.export.export(step, tuple(tensors), strict=True).module(check_guards=False)
-    if any("_buffers" in str(warning.message) for warning in caught):
-        raise CaptureError(f"forward assigns a new tensor to a buffer; {REPLACED_BUFFER.instead}")
-    assert isinstance(graph, torch.fx.GraphModule)
-    return graph
-
-
 def _site_of(node: torch.fx.Node) -> Site:
     """Return the layer of a node and the innermost line of the model's own code, or else of torch.nn."""
     modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
@@ -91,11 +89,3 @@ def _site_of(node: torch.fx.Node) -> Site:
             if kind_of(file) == wanted:
                 return Site(layer, file, line)
     return Site(layer, "", 0)
-
-
-def _remove_checks(graph: torch.fx.Graph) -> None:
-    """Erase checks of values, and nodes that only these checks use."""
-    for node in reversed(list(graph.nodes)):
-        is_check = isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.startswith(_CHECKS)
-        if is_check or (node.op == "call_function" and not node.is_impure() and not node.users):
-            graph.erase_node(node)

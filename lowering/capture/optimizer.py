@@ -7,7 +7,7 @@ own code (`update`) and compared with its own steps on small parameters (`check_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -43,7 +43,12 @@ def read_optimizer(
     optimizer = build_optimizer(make, parameters)
     groups: list[dict[str, Any]] = optimizer.param_groups
     numbers = {id(parameter): number for number, group in enumerate(groups) for parameter in group["params"]}
-    _check_covers(optimizer, numbers, parameters)
+    for name, parameter in parameters.items():
+        if parameter.requires_grad and id(parameter) not in numbers:
+            raise CaptureError(
+                f"{optimizer_name(optimizer)} leaves out the parameter {name!r}, which requires a gradient; pass it "
+                "too, or freeze it with requires_grad_(False)"
+            )
     for group in groups:
         if group.get("differentiable"):
             raise CaptureError(
@@ -79,17 +84,6 @@ def _captured(
             captured[key] = tracer.trace(optimizer.param_groups[number], parameter.shape, parameter.dtype, form)
         updates[name] = captured[key]
     return updates
-
-
-def _check_covers(
-    optimizer: torch.optim.Optimizer, covered: Container[int], parameters: Mapping[str, nn.Parameter]
-) -> None:
-    for name, parameter in parameters.items():
-        if parameter.requires_grad and id(parameter) not in covered:
-            raise CaptureError(
-                f"{optimizer_name(optimizer)} leaves out the parameter {name!r}, which requires a gradient; pass it "
-                "too, or freeze it with requires_grad_(False)"
-            )
 
 
 def _settings(group: ParameterGroup) -> GroupSpec:

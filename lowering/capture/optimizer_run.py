@@ -260,8 +260,7 @@ def _form(one: _OptimizerRun, other: _OptimizerRun, name: str) -> UpdateForm:
         else:
             firsts = [_uniform(run.first.get(name, {}).get(key)) for run in (one, other)]
             initial[key] = firsts[0] if firsts[0] is not None and firsts[0] == firsts[1] else 0.0
-    groups = one.group_counts[one.group_of[name]]
-    return UpdateForm(initial, counts, groups, constants, frozenset(numbers))
+    return UpdateForm(initial, counts, one.group_counts[one.group_of[name]], constants, frozenset(numbers))
 
 
 def _counts_from(values: Sequence[Any]) -> float | None:

@@ -92,8 +92,7 @@ class OneStep:
 
     def first(self, given: UpdateInputs, branches: Branches) -> dict[str, torch.Tensor]:
         """Run the first step, which creates the states and updates the parameter in place; return the states."""
-        initial = self._made_before(given.param)
-        after = self._run(given, initial, branches)
+        after = self._run(given, self._made_before(given.param), branches)
         return {name: _tensor(value) for name, value in after.items() if name not in self.form.constants}
 
     def later(self, given: UpdateInputs, names: Sequence[str], branches: Branches) -> dict[str, torch.Tensor]:
@@ -122,7 +121,12 @@ class OneStep:
         settings_now = {name: value for name, value in settings.items() if name in self.group}
         settings_now |= {name: number(_from(given.count, at)) for name, at in self.form.group_counts.items()}
         group = {**self.group, **settings_now, "params": [given.param]}
-        alone = _with_group(self.optimizer, dict(group))
+        # A copy of the optimizer with this group only and without state.
+        alone = object.__new__(type(self.optimizer))
+        for name, value in vars(self.optimizer).items():
+            vars(alone)[name] = copy.copy(value) if isinstance(value, dict | list | set) else value
+        alone.param_groups = [dict(group)]
+        alone.state = defaultdict(dict)
         given.param.grad = given.grad
         if state is not None:
             alone.state[given.param] = dict(state)
@@ -144,16 +148,6 @@ class OneStep:
             name: torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
             for name, value in state_found.items()
         }
-
-
-def _with_group(optimizer: torch.optim.Optimizer, group: dict[str, object]) -> torch.optim.Optimizer:
-    """Return a copy of an optimizer with this group only and without state."""
-    alone = object.__new__(type(optimizer))
-    for name, value in vars(optimizer).items():
-        vars(alone)[name] = copy.copy(value) if isinstance(value, dict | list | set) else value
-    alone.param_groups = [group]
-    alone.state = defaultdict(dict)
-    return alone
 
 
 def _from(count: torch.Tensor, start: float) -> torch.Tensor:

@@ -78,8 +78,14 @@ class UpdateTracer:
     def _refused(self, error: Exception) -> CaptureError:
         if isinstance(error, CaptureError):
             return error
+        traceback, place = error.__traceback__, ""
+        while traceback is not None:
+            file = traceback.tb_frame.f_code.co_filename
+            if not any(part in file for part in _NOT_OF_OPTIMIZERS):
+                place = f"{file}:{traceback.tb_lineno}: "
+            traceback = traceback.tb_next
         return CaptureError(
-            f"the update of {optimizer_name(self.optimizer)} cannot be captured: {_place(error)}{error}; an update has"
+            f"the update of {optimizer_name(self.optimizer)} cannot be captured: {place}{error}; an update has"
             " to be tensor operations on its parameter, gradient and state, the learning rate and the count of steps"
         )
 
@@ -247,17 +253,6 @@ def _constant(graph: torch.fx.Graph, node: torch.fx.Node, value: object, mode: F
         full.meta = {"val": torch.empty(value.shape, dtype=value.dtype), ORIGIN: node.meta[ORIGIN]}
     node.replace_all_uses_with(full)
     graph.erase_node(node)
-
-
-def _place(error: BaseException) -> str:
-    """Return the place of an error in the optimizer's code, or an empty string."""
-    traceback, place = error.__traceback__, ""
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if not any(part in file for part in _NOT_OF_OPTIMIZERS):
-            place = f"{file}:{traceback.tb_lineno}: "
-        traceback = traceback.tb_next
-    return place
 
 
 _NOT_OF_OPTIMIZERS = (

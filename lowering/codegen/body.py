@@ -122,15 +122,11 @@ class Body:
                 continue
             yield from self.free(added)
             yield from self._layer(item) if isinstance(item, LayerCall) else self.statement(item)
-            added = self._to_add(item)
+            results, within = (item.left, self._added_by(item)) if isinstance(item, LayerCall) else (item.results, {})
+            added = [each for each in results if each in self.added and each not in within]
             yield from self.additions([(value, self.added[value]) for value in added])
             added = [value for value in added if self.is_alone(value, added)]
         yield from self.free(added)
-
-    def _to_add(self, item: Operation | LayerCall) -> list[SSAValue]:
-        """Return the results of an op or a layer that are to be added to the sums over the parts."""
-        results, within = (item.left, self._added_by(item)) if isinstance(item, LayerCall) else (item.results, {})
-        return [value for value in results if value in self.added and value not in within]
 
     def _added_by(self, each: LayerCall) -> Mapping[SSAValue, Addition]:
         """Return the results of a layer that its function adds to the sums over the parts."""

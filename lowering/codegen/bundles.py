@@ -74,7 +74,10 @@ def find_bundles(
             if any(isinstance(use.operation, TransferOp) for use in value.uses):
                 continue
             readers.setdefault(value, []).append(fragment)
-            layers.setdefault(value, numbered_layer(_maker(value) or first_reads[value]))
+            source = _source(value)
+            maker = source.terminator.args[index_of(value)].owner if source is not None else None
+            maker = (maker if isinstance(maker, Operation) else source) or first_reads[value]
+            layers.setdefault(value, numbered_layer(maker))
     positions: dict[object, int] = {op: index for index, op in enumerate(uses.ops)}
 
     def place(value: SSAValue) -> tuple[str, int | None, int, int]:
@@ -99,10 +102,3 @@ def index_of(value: SSAValue) -> int:
 
 def _source(value: SSAValue) -> FragmentOp | None:
     return value.owner if isinstance(value.owner, FragmentOp) else None
-
-
-def _maker(value: SSAValue) -> Operation | None:
-    """Return the op in a fragment that computes a value, if any."""
-    source = _source(value)
-    maker = source.terminator.args[index_of(value)].owner if source is not None else None
-    return maker if isinstance(maker, Operation) else source

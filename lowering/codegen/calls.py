@@ -55,7 +55,13 @@ class Calls:
             key: name of its sizes.
             overwritten: operands that it writes to.
         """
-        calls, copied = self._calls(op), operands_to_copy(op, overwritten)
+        # There is one call if all devices agree, else one per device of the grid.
+        use = (op.use_key(), op.signature)
+        if (calls := self._made.get(use)) is None:
+            calls = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
+            if any(other.target != calls[0].target for other in calls):
+                raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
+        copied = operands_to_copy(op, overwritten)
         first = calls[0]
         target = IN_PLACE.get(first.target, first.target) if overwritten else first.target
         arguments = [
@@ -68,15 +74,6 @@ class Calls:
         if target in MADE_ON_DEVICE or (target.startswith("aten.") and not op.args):
             arguments.append(_FACTORY_DEVICE)
         return self._guarded(op, key, replace(call(function_name(target), arguments), mixed=True))
-
-    def _calls(self, op: ComputeOp) -> tuple[Call, ...]:
-        """Return the call of `op`: one call if all devices agree, else one per device of the grid."""
-        use = (op.use_key(), op.signature)
-        if (calls := self._made.get(use)) is None:
-            calls = self._made[use] = tuple(_calls_by_device(op, self._where.grid))
-            if any(other.target != calls[0].target for other in calls):
-                raise EmitError(op, "the ranks call different functions; a program has one text for all of them")
-        return calls
 
     def _argument(self, op: ComputeOp, key: str, by_device: Sequence[Arg], copied: frozenset[int]) -> Doc:
         match by_device[0]:
@@ -164,8 +161,7 @@ def _telling_axes(op: ComputeOp, mesh: Mesh) -> tuple[str, ...]:
     values = zip((*op.args, *op.outs), (*signature.operands, *signature.results), strict=True)
     dims = [pair for value, spread in values for pair in zip(shape_of(value), spread.dims, strict=True)]
     uneven = (dim for size, dim in dims if starts or dim.offsets or size % mesh.parts(dim.axes))
-    split = {axis for dim in uneven for axis in dim.axes}
-    return mesh.in_order(split)
+    return mesh.in_order({axis for dim in uneven for axis in dim.axes})
 
 
 def function_name(target: str) -> str:

@@ -173,7 +173,10 @@ def _part_sizes(
     for group in mesh.groups(axes):
         row = tuple(sizes[mesh.part(rank, dim.axes)] for rank in group)
         by_rank |= dict.fromkeys(group, row)
-    if all(_is_even(row) if made else len(set(row)) == 1 for row in set(by_rank.values())):
+    if all(
+        (0, *accumulate(row)) == even_offsets(sum(row), len(row)) if made else len(set(row)) == 1
+        for row in set(by_rank.values())
+    ):
         return None
     return tuple(by_rank[rank] for rank in range(mesh.device_count))
 
@@ -198,7 +201,3 @@ def _moved_sizes(step: Step, size: int, mesh: Mesh, *, made: bool) -> list[tuple
 
     groups = [(rank, mesh.group(rank, step.axes)) for rank in range(mesh.device_count)]
     return [tuple(common(rank, m) if made else common(m, rank) for m in group) for rank, group in groups]
-
-
-def _is_even(sizes: tuple[int, ...]) -> bool:
-    return (0, *accumulate(sizes)) == even_offsets(sum(sizes), len(sizes))

@@ -215,7 +215,13 @@ def find_calls(functions: Sequence[ValueUses]) -> list[list[LayerCall]]:
     steps: list[tuple[ValueUses, list[Operation]]] = []
     ends: list[int] = []
     for uses in functions:
-        own = _steps(uses)
+        # Ops without text belong to the op in front of them.
+        own: list[list[Operation]] = []
+        for op in uses.ops:
+            if own and (isinstance(op, FreeOp) or uses.is_in_place_sum(op)):
+                own[-1].append(op)
+            else:
+                own.append([op])
         ends += (len(steps) + end for end in _ends([_place(step[0]) for step in own]))
         steps += ((uses, step) for step in own)
     begins = [at == 0 or end != ends[at - 1] for at, end in enumerate(ends)]
@@ -257,14 +263,3 @@ def _ends(places: Sequence[tuple[str, str] | None]) -> list[int]:
             end, last = at + 1, place
         ends.append(end)
     return ends[::-1]
-
-
-def _steps(uses: ValueUses) -> list[list[Operation]]:
-    """Group each op with the ops without text that follow it."""
-    steps: list[list[Operation]] = []
-    for op in uses.ops:
-        if steps and (isinstance(op, FreeOp) or uses.is_in_place_sum(op)):
-            steps[-1].append(op)
-        else:
-            steps.append([op])
-    return steps

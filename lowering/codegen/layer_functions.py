@@ -248,8 +248,7 @@ def _last_form(value: SSAValue, uses: ValueUses, outside: Collection[Operation])
         outside: the ops outside of the functions of layers; within these, the result has another name.
     """
     users = (use.operation for use in value.uses if isinstance(value.owner, FragmentOp))
-    results = (op.results[0] for op in users if op in outside and uses.is_in_place_sum(op))
-    return next(results, value)
+    return next((op.results[0] for op in users if op in outside and uses.is_in_place_sum(op)), value)
 
 
 def _freed_by(item: Operation | LayerCall) -> Iterable[SSAValue]:

@@ -58,16 +58,12 @@ def load_text(text: str, name: str) -> Stages:
     except SyntaxError as error:
         raise ProgramError(f"{name}:{error.lineno}: {error.msg}") from error
     except Exception as error:
-        raise ProgramError(f"{name}:{_line(error, name)}: {type(error).__name__}: {error}") from error
+        # Name the innermost line of the program in the traceback.
+        lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == name] or [1]
+        raise ProgramError(f"{name}:{lines[-1]}: {type(error).__name__}: {error}") from error
     if STAGES in module.__dict__:
         return module.__dict__[STAGES]
     if missing := [part for part in PARTS if part not in module.__dict__]:
         lacks = " and ".join(f"{PARTS[part]} {part}" for part in missing)
         raise ProgramError(f"{name} lacks {lacks}; expected a file that shardwright wrote")
     return ((module.__dict__["PLAN"], module.__dict__["step"]),)
-
-
-def _line(error: Exception, name: str) -> int:
-    """Return the innermost line of the program in the traceback of an error."""
-    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == name]
-    return lines[-1] if lines else 1

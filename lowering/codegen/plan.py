@@ -196,8 +196,7 @@ def _results(stage: LoweredStage) -> Iterator[Mapping[str, object]]:
         elif (role := next((each for each in _NAMED_RESULTS if each in attributes), None)) is not None:
             if role == train.METRIC:
                 _check_result(func, result, Sharding.replicated(len(shape_of(result))), "is a metric")
-            name = python_value(attributes[role])
-            yield {"role": _NAMED_RESULTS[role], "name": name, **spread}
+            yield {"role": _NAMED_RESULTS[role], "name": python_value(attributes[role]), **spread}
         else:
             raise EmitError(func, f"result %{result.name_hint} has no role (train.loss, train.updates, ...)")
 

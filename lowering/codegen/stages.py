@@ -84,8 +84,10 @@ def stages_of(module: ModuleOp, func: FuncOp) -> list[LoweredStage]:
     """
     names, programs = Stages(func).names, stage_programs(func)
     if not names:
-        mesh = _the_mesh(module)
-        return [LoweredStage(func, mesh, range(mesh.device_count), programs[0])]
+        meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
+        if len(meshes) != 1:
+            raise EmitError(module, f"has {len(meshes)} meshes, expected one; run add-cluster")
+        return [LoweredStage(func, meshes[0], range(meshes[0].device_count), programs[0])]
     meshes = {op.sym_name.data: op for op in module.ops if isinstance(op, MeshOp)}
     for program in programs:
         if stray := next((e.op for e in program.entries if isinstance(e.op, FragmentOp) and e.part is None), None):
@@ -104,14 +106,6 @@ def the_step(module: ModuleOp) -> FuncOp:
     if len(functions[0].body.blocks) != 1:
         raise EmitError(functions[0], f"has {len(functions[0].body.blocks)} blocks, expected one")
     return functions[0]
-
-
-def _the_mesh(module: ModuleOp) -> Mesh:
-    """Return the only mesh of the module."""
-    meshes = [op.mesh for op in module.ops if isinstance(op, MeshOp)]
-    if len(meshes) != 1:
-        raise EmitError(module, f"has {len(meshes)} meshes, expected one; run add-cluster")
-    return meshes[0]
 
 
 def check_lowered(func: FuncOp) -> None:

@@ -188,15 +188,12 @@ def _numbers(
     column = torch.arange(start[-1], start[-1] + shape[-1]) if shape else torch.zeros((), dtype=torch.int64)
     row = row.unsqueeze(-1) if shape else row
     index = row * blocks_of_row(whole, lanes) + column // lanes
-    bits = _mix((index + 1) * signed(generator.gamma) + signed(generator.base))
-    width = 64 // lanes
-    return bits << 64 - width * (column % lanes + 1) >> 64 - width
-
-
-def _mix(state: torch.Tensor) -> torch.Tensor:
+    state = (index + 1) * signed(generator.gamma) + signed(generator.base)
     for shift, factor in MIX:
         state = (state ^ _shifted(state, shift)) * signed(factor)
-    return state ^ _shifted(state, LAST_SHIFT)
+    bits = state ^ _shifted(state, LAST_SHIFT)
+    width = 64 // lanes
+    return bits << 64 - width * (column % lanes + 1) >> 64 - width
 
 
 def _shifted(state: torch.Tensor, shift: int) -> torch.Tensor:

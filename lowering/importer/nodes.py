@@ -57,10 +57,14 @@ class NodeImporter:
             self.values[node] = parts[index]
             return
         origin: Origin = node.meta[ORIGIN]
-        _refuse_memory(node, origin)
+        source = node.args[0] if node.target in _BY_MEMORY else None
+        if isinstance(source, Node) and source.op != "placeholder":
+            raise CaptureError(
+                f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on its"
+                f" memory layout, which a distributed program does not preserve; {STRIDES.instead}"
+            )
         bound = bind_arguments(node, origin)
-        operands = [self.operand(item) for item in bound.tensors]
-        op = self._op(node, bound, operands)
+        op = self._op(node, bound, [self.operand(item) for item in bound.tensors])
         if origin.phase == "backward":
             op.attributes[BACKWARD] = UnitAttr()
         if node.meta.get(LOSS_GRADIENT):
@@ -106,15 +110,6 @@ class NodeImporter:
 
 _BY_MEMORY = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 """Ops that depend on the memory layout of their operand, which is known only for inputs."""
-
-
-def _refuse_memory(node: Node, origin: Origin) -> None:
-    source = node.args[0] if node.target in _BY_MEMORY else None
-    if isinstance(source, Node) and source.op != "placeholder":
-        raise CaptureError(
-            f"{origin.file}:{origin.line} (layer '{origin.layer}'): as_strided of a computed tensor depends on its"
-            f" memory layout, which a distributed program does not preserve; {STRIDES.instead}"
-        )
 
 
 _KERNEL = re.compile(r"_?scaled_dot_product_[a-z_]*?attention(_for_cpu)?")

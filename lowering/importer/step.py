@@ -154,8 +154,7 @@ class _Importer:
         return states
 
     def _state(self, parameter: str, state: StateSpec) -> SSAValue:
-        pair = ArrayAttr([StringAttr(parameter), StringAttr(state.name)])
-        role: dict[str, Attribute] = {train.STATE: pair}
+        role: dict[str, Attribute] = {train.STATE: ArrayAttr([StringAttr(parameter), StringAttr(state.name)])}
         if state.initial:
             role[train.INITIAL] = attribute_of(state.initial)
         return self._argument(f"{parameter}.{state.name}", TensorType(element_type(state.dtype), state.shape), role)
@@ -217,8 +216,7 @@ class _Importer:
         if spec.kind == "sgd" and not group.states:
             attributes[ABSENT] = ArrayAttr([StringAttr("momentum_buffer")])
         update = train.FUSED[spec.kind]([old[0], grad, *old[1:], count, lr], [value.type for value in old], attributes)
-        layer = name.rpartition(".")[0]
-        update.location = NameLoc(StringAttr(layer), UnknownLoc())
+        update.location = NameLoc(StringAttr(name.rpartition(".")[0]), UnknownLoc())
         self.block.add_op(update)
         return update
 

@@ -120,7 +120,14 @@ class _Interpretation:
 
     def _block(self, block: Block) -> Operation | None:
         """Run all ops except the last, and return the last op."""
-        last_uses = _last_uses(block)
+        # An unused result of an op has its last use there.
+        last: dict[SSAValue, Operation] = {argument: op for argument in block.args for op in (block.first_op,) if op}
+        for op in block.ops:
+            inside = {value for inner in op.walk() for value in inner.operands}
+            last.update(dict.fromkeys((*op.results, *(value for value in inside if _is_of(value, block))), op))
+        last_uses: dict[Operation, list[SSAValue]] = {}
+        for value, op in last.items():
+            last_uses.setdefault(op, []).append(value)
         for op in block.ops:
             if op is block.last_op:
                 return op
@@ -205,12 +212,18 @@ class _Interpretation:
                 total, part = self._value(op, op.total), self._value(op, op.part)
                 return [accumulate(total, part, op.out_sharding.sharding)]
             case FragmentOp():
-                return self._fragment(op)
+                last = self._block(op.body.block)
+                if not isinstance(last, YieldOp):
+                    raise InterpreterError(op, "does not end in 'pipe.yield'")
+                return [self._value(last, value) for value in last.args]
             case TransferOp():
                 return [self._transfer(op)]
             case FreeOp():
                 for value in op.args:
-                    self._free(op, value)
+                    if self.started.pop(value, None) is None:
+                        self._value(op, value)
+                        del self.values[value]
+                    self.freed.add(value)
                 return []
             case _:
                 raise InterpreterError(op, "expected an op of aten, pipe, spmd or train, or 'func.return'")
@@ -223,12 +236,6 @@ class _Interpretation:
             raise InterpreterError(op, f"no {op.collective} leads from {source.sharding} to {target.sharding}")
         return take_step(step, source)
 
-    def _fragment(self, op: FragmentOp) -> list[Spread]:
-        last = self._block(op.body.block)
-        if not isinstance(last, YieldOp):
-            raise InterpreterError(op, "does not end in 'pipe.yield'")
-        return [self._value(last, value) for value in last.args]
-
     def _transfer(self, op: TransferOp) -> Spread:
         source, wanted = self._value(op, op.operand), op.out_sharding
         if wanted is None:
@@ -239,24 +246,6 @@ class _Interpretation:
         grids = {grid.mesh: grid for grid in self.settings.grids.values()}
         tasks = [task.data for task in op.tasks]
         return deliver(tasks, source, grids[source.mesh], wanted.sharding, grids[target], at)
-
-    def _free(self, op: FreeOp, value: SSAValue) -> None:
-        if self.started.pop(value, None) is None:
-            self._value(op, value)
-            del self.values[value]
-        self.freed.add(value)
-
-
-def _last_uses(block: Block) -> dict[Operation, list[SSAValue]]:
-    """Return op -> values of the block that no op uses after it, including unused results of the op."""
-    last: dict[SSAValue, Operation] = {argument: op for argument in block.args for op in (block.first_op,) if op}
-    for op in block.ops:
-        inside = {value for inner in op.walk() for value in inner.operands}
-        last.update(dict.fromkeys((*op.results, *(value for value in inside if _is_of(value, block))), op))
-    uses: dict[Operation, list[SSAValue]] = {}
-    for value, op in last.items():
-        uses.setdefault(op, []).append(value)
-    return uses
 
 
 def _is_of(value: SSAValue, block: Block) -> bool:

@@ -12,7 +12,7 @@ from ...dialects.placed import parts_of
 from ...ir.mesh import Mesh
 from ...ir.sharding import Sharding, local_shape
 from ...ir.signatures import Signature
-from ..calls.calls import Call, call_of, differs_by_rank
+from ..calls.calls import call_of, differs_by_rank
 from ..calls.empty_shards import Constant, results_without_call
 from ..calls.local_calls import make_call, working_dtype
 from .errors import InterpreterError, value_text
@@ -51,9 +51,18 @@ def run_op(op: ComputeOp, operands: Sequence[Spread], mesh: Mesh, precision: tor
         key = (calls[rank], constants, *map(id, parts))
         if key not in results:
             if constants is not None:
-                results[key] = _filled(op, constants, parts, precision)
+                dtypes = (working_dtype(dtype_of(value), precision) for value in op.outs)
+                results[key] = tuple(
+                    _constant(constant, parts, dtype) for constant, dtype in zip(constants, dtypes, strict=True)
+                )
             else:
-                outputs = _called(op, calls[rank], parts, rank, precision)
+                try:
+                    outputs = make_call(calls[rank], parts, precision)
+                except (RuntimeError, TypeError, IndexError, ValueError) as error:
+                    shapes = ", ".join(str(list(part.shape)) for part in parts)
+                    raise InterpreterError(op, f"on rank {rank}, of operands {shapes}, torch says: {error}") from error
+                if len(outputs) != len(op.outs):
+                    raise InterpreterError(op, f"has {len(op.outs)} results, torch gives {len(outputs)}")
                 results[key] = tuple(
                     _typed(op, index, output, precision, (mesh, rank)) for index, output in enumerate(outputs)
                 )
@@ -81,19 +90,6 @@ def _spread(
     return results
 
 
-def _called(
-    op: ComputeOp, call: Call, parts: Sequence[torch.Tensor], rank: int, precision: torch.dtype | None
-) -> tuple[torch.Tensor | None, ...]:
-    try:
-        outputs = make_call(call, parts, precision)
-    except (RuntimeError, TypeError, IndexError, ValueError) as error:
-        shapes = ", ".join(str(list(part.shape)) for part in parts)
-        raise InterpreterError(op, f"on rank {rank}, of operands {shapes}, torch says: {error}") from error
-    if len(outputs) != len(op.outs):
-        raise InterpreterError(op, f"has {len(op.outs)} results, torch gives {len(outputs)}")
-    return outputs
-
-
 def _typed(
     op: ComputeOp, index: int, found: torch.Tensor | None, precision: torch.dtype | None, place: tuple[Mesh, int]
 ) -> torch.Tensor:
@@ -108,13 +104,6 @@ def _typed(
     if found.dtype != dtype and precision is None:
         raise InterpreterError(op, f"{value_text(value)} is of {dtype_of(value)}, torch gives {found.dtype}")
     return found.to(dtype)
-
-
-def _filled(
-    op: ComputeOp, constants: Sequence[Constant], parts: Sequence[torch.Tensor], precision: torch.dtype | None
-) -> tuple[torch.Tensor, ...]:
-    dtypes = (working_dtype(dtype_of(value), precision) for value in op.outs)
-    return tuple(_constant(constant, parts, dtype) for constant, dtype in zip(constants, dtypes, strict=True))
 
 
 def _constant(constant: Constant, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:

@@ -11,7 +11,7 @@ an axis is unrolled, a value exists for one of its parts, and None stands for al
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -51,7 +51,12 @@ def split(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> Spread:
     maximum. An op that wrongly passes partial values through then gives wrong numbers.
     """
     names = [name for name, _ in sharding.partial]
-    contributions = _contributions(value, sharding, mesh)
+    generator = torch.Generator().manual_seed(0)
+    contributions: dict[tuple[int, ...], torch.Tensor] = {(): value}
+    for axis, kind in sharding.partial:
+        size = mesh.axis(axis).size
+        divided = {place: _DIVIDE[kind](part, size, generator) for place, part in contributions.items()}
+        contributions = {(*p, i): divided[p][i] for p, i in itertools.product(divided, range(size))}
     parts: dict[object, torch.Tensor] = {}
 
     def part(rank: int) -> torch.Tensor:
@@ -86,7 +91,12 @@ def assemble(spread: Spread, *, check: bool = False) -> torch.Tensor:
         whole = parts[0]
     else:
         whole = parts[0].new_empty(spread.shape)
-        for rank, slices in _places(spread):
+        # One rank stands for each distinct shard.
+        seen: dict[object, tuple[int, tuple[slice, ...]]] = {}
+        for rank in range(spread.mesh.device_count):
+            slices = local_slices(spread.shape, spread.sharding, spread.mesh, rank)
+            seen.setdefault(tuple((s.start, s.stop) for s in slices), (rank, slices))
+        for rank, slices in seen.values():
             whole[slices] = parts[rank]
     if check:
         _check_copies(spread, whole, parts)
@@ -265,15 +275,6 @@ def _by_group(
     return tuple(results)
 
 
-def _places(spread: Spread) -> Iterator[tuple[int, tuple[slice, ...]]]:
-    """Yield one rank for each distinct shard, with the slices of the shard."""
-    seen: dict[object, tuple[int, tuple[slice, ...]]] = {}
-    for rank in range(spread.mesh.device_count):
-        slices = local_slices(spread.shape, spread.sharding, spread.mesh, rank)
-        seen.setdefault(tuple((s.start, s.stop) for s in slices), (rank, slices))
-    return iter(seen.values())
-
-
 def _check_copies(spread: Spread, whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
     seen: set[object] = set()
     for rank, part in enumerate(parts):
@@ -291,17 +292,6 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
     tolerance = _REPLICA_TOLERANCE.get(one.dtype, 1e-2)
     scale = other[other.isfinite()].abs().max().item() if other.isfinite().any() else 0.0
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
-
-
-def _contributions(value: torch.Tensor, sharding: Sharding, mesh: Mesh) -> dict[tuple[int, ...], torch.Tensor]:
-    """Return the contribution to the value at each combination of coordinates on the partial axes."""
-    generator = torch.Generator().manual_seed(0)
-    shares = {(): value}
-    for axis, kind in sharding.partial:
-        size = mesh.axis(axis).size
-        divided = {place: _DIVIDE[kind](part, size, generator) for place, part in shares.items()}
-        shares = {(*p, i): divided[p][i] for p, i in itertools.product(divided, range(size))}
-    return shares
 
 
 def _addends(value: torch.Tensor, count: int, generator: torch.Generator) -> list[torch.Tensor]:

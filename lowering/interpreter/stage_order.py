@@ -63,14 +63,13 @@ class _StageOrder:
         op, done = entry.op, self.done[program.stage]
         sends = isinstance(op, TransferOp) and self.stages.of_value(op.operand) == program.stage
         for value in values_read(op) if sends or not isinstance(op, TransferOp) else ():
-            if not {(value, None), (value, entry.part)} & done and not self._is_summed(program, value, entry):
+            if {(value, None), (value, entry.part)} & done:
+                continue
+            # A reader outside of the loop takes the sum of a value once all its parts are computed.
+            parts = {each.part for each in program.entries if each.op is value.owner}
+            if not parts or entry.part is not None or not {(value, part) for part in parts} <= done:
                 raise InterpreterError(op, f"stage {program.stage} reads %{value.name_hint} before it is computed")
         if sends:
             self.sent.add((op, entry.part))
         elif not isinstance(op, TransferOp) or entry.action is Action.WAIT:
             done.update((value, entry.part) for value in op.results)
-
-    def _is_summed(self, program: StageProgram, value: SSAValue, entry: ScheduledOp) -> bool:
-        """Return whether a reader outside of the loop finds all parts of a value computed."""
-        parts = {each.part for each in program.entries if each.op is value.owner}
-        return bool(parts) and entry.part is None and {(value, part) for part in parts} <= self.done[program.stage]

@@ -137,17 +137,14 @@ def _named(func: FuncOp, index: int) -> tuple[str, str]:
 
 
 def _compare(old: _ComparedResult, found: torch.Tensor, expected: list[_ComparedResult], what: str) -> None:
-    distance, size = _distance(found, old.value), _size(old.value)
+    # Equal infinities and NaNs count as equal, other ones as infinitely far.
+    same = (found == old.value) | (found.isnan() & old.value.isnan())
+    difference = torch.where(same, 0.0, found.to(torch.float64) - old.value.to(torch.float64))
+    distance = difference.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf).norm().item()
+    size = _size(old.value)
     of_kind = sum(_size(other.value) ** 2 for other in expected if other.kind == old.kind) ** 0.5
     if distance > TOLERANCE * max(size, _FLOOR * of_kind) + _NOISE:
         raise NumericsError(f"{what} differs: |difference| = {distance:.3g}, |value| = {size:.3g}")
-
-
-def _distance(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the 2-norm of the difference; equal infinities and NaNs count as equal, other ones as infinitely far."""
-    same = (found == expected) | (found.isnan() & expected.isnan())
-    difference = torch.where(same, 0.0, found.to(torch.float64) - expected.to(torch.float64))
-    return difference.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf).norm().item()
 
 
 def _size(value: torch.Tensor) -> float:

@@ -71,7 +71,11 @@ def refuted_rules(module: ModuleOp) -> dict[RuleOfOp, Refutation]:
         if not isinstance(chosen, SignatureAttr):
             continue
         used = chosen.signature
-        mesh = _used_axes(find_mesh(op, chosen.data.mesh), used)
+        # Keep only the axes that the signature uses, with devices on temporal axes.
+        mesh = find_mesh(op, chosen.data.mesh)
+        shardings = (*used.operands, *used.results)
+        axes = {axis for each in shardings for axis in (*each.split_axes, *each.partial_axes)}
+        mesh = Mesh(tuple(Axis(a.name, a.size) for a in mesh.axes if a.name in axes), mesh.name)
         if mesh.device_count == 1:
             continue
         key = (op.use_key(), used, mesh)
@@ -106,13 +110,6 @@ def _rule_of(op: OpaqueOp) -> RuleOfOp:
     rule = op.attributes[RULE]
     assert isinstance(rule, RuleAttr)
     return op.overload, rule.data
-
-
-def _used_axes(mesh: Mesh, found: Signature) -> Mesh:
-    """Return the mesh with only the axes that the signature uses, and with devices on temporal axes."""
-    shardings = (*found.operands, *found.results)
-    used = {axis for each in shardings for axis in (*each.split_axes, *each.partial_axes)}
-    return Mesh(tuple(Axis(a.name, a.size) for a in mesh.axes if a.name in used), mesh.name)
 
 
 def _refutation(op: OpaqueOp, found: Signature, mesh: Mesh) -> Refutation | None:

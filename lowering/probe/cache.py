@@ -14,7 +14,7 @@ from ...ir.text_file import read_text
 from ...ir.user_folder import user_folder
 from ..calls.calls import resolve
 from .apart import run_apart
-from .probe import Use, believed, infer_rule, small_use
+from .probe import believed, infer_rule, small_use
 from .probed_rule import ProbedRule
 
 _FORMAT = 1
@@ -56,7 +56,9 @@ class ProbeCache:
     def _found(self, op: OpaqueOp) -> tuple[str, ProbedRule] | None:
         if (use := small_use(op)) is None:
             return None
-        key = _key(use)
+        specs = (", ".join(f"{list(shape)}:{dtype}" for shape, dtype in side) for side in (use.specs, use.results))
+        attributes = ", ".join(f"{name}={value}" for name, value in sorted(use.attributes, key=lambda each: each[0]))
+        key = f"{use.target} | {resolve(use.call.target)._schema} | {' -> '.join(specs)} | {attributes}"
         if (known := self._known.get(key)) is not None:
             return key, known
         stored = self._load().get(key)
@@ -96,13 +98,6 @@ def _read(stored: object) -> ProbedRule:
         return ProbedRule.of_json(stored)
     except (ValueError, TypeError, LookupError):
         return ProbedRule(())
-
-
-def _key(use: Use) -> str:
-    """Return a key of the op, its schema, and the shapes, dtypes and attributes of the use."""
-    specs = (", ".join(f"{list(shape)}:{dtype}" for shape, dtype in side) for side in (use.specs, use.results))
-    attributes = ", ".join(f"{name}={value}" for name, value in sorted(use.attributes, key=lambda each: each[0]))
-    return f"{use.target} | {resolve(use.call.target)._schema} | {' -> '.join(specs)} | {attributes}"
 
 
 CACHE = ProbeCache(user_cache())

@@ -116,7 +116,15 @@ def infer_rule(use: Use) -> ProbedRule:
     probe = _Probe.of(use)
     if probe is None:
         return ProbedRule(())
-    return believed(use, ProbedRule(_apart(probe.factors()), tuple(probe.linear_sets())))
+    # Select factors that share no dim, in decreasing order of the number of results, then of operands.
+    taken: set[tuple[str, Place]] = set()
+    chosen: list[ProbedFactor] = []
+    for factor in sorted(probe.factors(), key=lambda f: (-len(f.results), -len(f.operands))):
+        places = {("operand", p) for p in factor.operands} | {("result", p) for p in factor.results}
+        if not places & taken:
+            taken |= places
+            chosen.append(factor)
+    return believed(use, ProbedRule(tuple(chosen), tuple(probe.linear_sets())))
 
 
 def believed(use: Use, rule: ProbedRule) -> ProbedRule:
@@ -185,7 +193,11 @@ class _Probe:
         kinds = self._kinds(self.trials[0], places, bias)
         if kinds is None or any(self._kinds(trial, places, bias) != kinds for trial in self.trials[1:]):
             return None
-        return _factor(places, kinds, bias)
+        results = tuple((i, kind) for i, kind in enumerate(kinds) if type(kind) is int)
+        reductions = {kind for kind in kinds if isinstance(kind, Reduction)}
+        if len(reductions) > 1 or (reductions and "same" in kinds) or not (reductions or results):
+            return None
+        return ProbedFactor(places, results, next(iter(reductions), None), () if bias is None else (bias,))
 
     def _parts(self, trial: _Trial, places: tuple[Place, ...], bias: int | None) -> Iterator[list[torch.Tensor] | None]:
         size = min(trial.operands[i].shape[d] for i, d in places)
@@ -277,15 +289,6 @@ def _kind(whole: torch.Tensor, one: torch.Tensor, other: torch.Tensor, size: int
 _REDUCTIONS = {Reduction.SUM: torch.add, Reduction.MAX: torch.maximum, Reduction.MIN: torch.minimum}
 
 
-def _factor(places: tuple[Place, ...], kinds: tuple[object, ...], bias: int | None) -> ProbedFactor | None:
-    """Return the factor of dims whose results combine in these ways, or None if a rule cannot express it."""
-    results = tuple((i, kind) for i, kind in enumerate(kinds) if type(kind) is int)
-    reductions = {kind for kind in kinds if isinstance(kind, Reduction)}
-    if len(reductions) > 1 or (reductions and "same" in kinds) or not (reductions or results):
-        return None
-    return ProbedFactor(places, results, next(iter(reductions), None), () if bias is None else (bias,))
-
-
 def _cuts(shapes: Sequence[Shape]) -> Iterator[tuple[Place, ...]]:
     """
     Yield sets of dims that may share a factor: at most one per operand, with sizes that are multiples of the smallest.
@@ -312,15 +315,3 @@ def _aligned(shapes: Sequence[Shape], size: int) -> Iterator[tuple[Place, ...]]:
 
 def _disorder(places: tuple[Place, ...]) -> tuple[int, int]:
     return -len(places), len({d for _, d in places})
-
-
-def _apart(found: Iterator[ProbedFactor]) -> tuple[ProbedFactor, ...]:
-    """Select factors that share no dim, in decreasing order of the number of results, then of operands."""
-    taken: set[tuple[str, Place]] = set()
-    chosen: list[ProbedFactor] = []
-    for factor in sorted(found, key=lambda f: (-len(f.results), -len(f.operands))):
-        places = {("operand", p) for p in factor.operands} | {("result", p) for p in factor.results}
-        if not places & taken:
-            taken |= places
-            chosen.append(factor)
-    return tuple(chosen)
