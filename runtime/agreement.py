@@ -101,7 +101,9 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
     """
     if world_size() == 1:
         return False
-    tensors = _distinct(named_tensors(model))
+    # Take each tensor once, under the first of its names.
+    first: dict[int, str] = {}
+    tensors = {n: tensor for n, tensor in named_tensors(model).items() if first.setdefault(id(tensor), n) == n}
     everyone = of_all_ranks(
         [
             (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), digest(tensor))
@@ -120,12 +122,6 @@ def share_weights(model: nn.Module, device: torch.device) -> bool:
     if job_rank() == 0:
         LOG.info("the ranks passed modules with different weights; all ranks now use the weights of rank 0")
     return True
-
-
-def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return each tensor once, under the first of its names."""
-    first: dict[int, str] = {}
-    return {name: tensor for name, tensor in tensors.items() if first.setdefault(id(tensor), name) == name}
 
 
 def _verify_same_forms(first: Sequence[_Row], other: Sequence[_Row], rank: int) -> None:

@@ -114,8 +114,7 @@ def _launch(
 def _all_reduce(group: RankGroup, request: Request) -> Pending:
     messages, results = _to_reduce(request.tensors, request.donated())
     op = _REDUCE[request.reduction]
-    works = _launch(group, dist.all_reduce, [(tensor, op) for tensor in messages])
-    return Pending(works, lambda: results)
+    return Pending(_launch(group, dist.all_reduce, [(tensor, op) for tensor in messages]), lambda: results)
 
 
 def _to_reduce(
@@ -211,21 +210,15 @@ def _reduce_scatter_grouped(group: RankGroup, request: Request) -> Pending:
     return Pending(works, lambda: mine)
 
 
-def _arrivals(group: RankGroup, request: Request) -> list[Assembly]:
-    """Return the buffers of an all-to-all's results: this rank's part of the split dim, all of the concatenated dim."""
+def _all_to_all_direct(group: RankGroup, request: Request) -> Pending:
+    # The buffers of the results have this rank's part of the split dim, and all of the concatenated dim.
     own = request.outgoing(group)[group.part]
     parts = zip(own, request.concat_dims(), request.gathered_sizes(group), strict=True)
-    assemblies = [Assembly(mine, dim, sizes) for mine, dim, sizes in parts]
-    put_all(assemblies, group.part, own)
-    return assemblies
-
-
-def _all_to_all_direct(group: RankGroup, request: Request) -> Pending:
-    whole = _arrivals(group, request)
+    whole = [Assembly(mine, dim, sizes) for mine, dim, sizes in parts]
+    put_all(whole, group.part, own)
     outgoing = [[p.contiguous() for p in row] for row in request.outgoing(group)]
     incoming = [[assembly.slots[part] for assembly in whole] for part in range(group.size)]
-    exchange = Exchange(group, outgoing, incoming)
-    return Pending([exchange], lambda: [assembly.whole() for assembly in whole])
+    return Pending([Exchange(group, outgoing, incoming)], lambda: [assembly.whole() for assembly in whole])
 
 
 def _all_to_all_native(group: RankGroup, request: Request) -> Pending:

@@ -92,8 +92,7 @@ class Executor:
                 raise PlanError(
                     f"plan {self.plan.name!r}: the values of {value} are missing from the plan; plan the step again"
                 )
-            whole = torch.tensor(value.value, dtype=value.torch_dtype).reshape(value.shape)
-            return self._local(value, whole)
+            return self._local(value, torch.tensor(value.value, dtype=value.torch_dtype).reshape(value.shape))
         if value.role in ("state", "step_count"):
             shape = value.local_shape(self.comm.mesh, self.comm.rank)
             return torch.full(shape, value.value or 0, dtype=value.torch_dtype, device=self.comm.device)
@@ -194,7 +193,19 @@ class Executor:
         with nullcontext() if RECORDING.recorder is None else RECORDING.recorder.step():
             outputs = self._run(program, batch, rates_of(self.plan, lr))
         self.steps += 1
-        return self._take(program, outputs)
+        loss: torch.Tensor | None = None
+        for result, tensor in zip(program.plan.outputs, outputs, strict=True):
+            if result.updates is not None:
+                self._held[program.places[result.updates]] = tensor
+            elif result.role == "grad":
+                self.results[result.name] = tensor
+            elif result.role == "metric":
+                self.metrics[result.name] = tensor
+            elif result.role == "loss":
+                loss = tensor if result.spread.is_replicated else gather(result, tensor, program.comm)
+        if loss is None:
+            raise PlanError(f"plan {program.plan.name!r} has no output of role 'loss'")
+        return loss
 
     def forward(self, batch: Batch | LocalRows, program: RankProgram) -> list[torch.Tensor]:
         """
@@ -216,8 +227,7 @@ class Executor:
                 case "seed":
                     arguments[index] = self._seed_of_step()
                 case "step_count" if index not in program.counted:
-                    counted = self.local(value) + 1
-                    arguments[index] = self._held[program.places[index]] = counted
+                    arguments[index] = self._held[program.places[index]] = self.local(value) + 1
                 case _ if arguments[index] is None:
                     raise self._missing(value)
                 case _:
@@ -247,22 +257,6 @@ class Executor:
         self.steps, self.seed = steps, seed
         self.metrics = {LOSS_SCALE: self.gather(value) for value in self._loss_scales()}
         ACTIVITY.before = steps - ACTIVITY.step
-
-    def _take(self, program: RankProgram, outputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Store the outputs of the program, and return the loss."""
-        loss: torch.Tensor | None = None
-        for result, tensor in zip(program.plan.outputs, outputs, strict=True):
-            if result.updates is not None:
-                self._held[program.places[result.updates]] = tensor
-            elif result.role == "grad":
-                self.results[result.name] = tensor
-            elif result.role == "metric":
-                self.metrics[result.name] = tensor
-            elif result.role == "loss":
-                loss = tensor if result.spread.is_replicated else gather(result, tensor, program.comm)
-        if loss is None:
-            raise PlanError(f"plan {program.plan.name!r} has no output of role 'loss'")
-        return loss
 
     def _batch_part(self, value: Value, batch: Batch | LocalRows) -> torch.Tensor:
         part = part_of_batch(value, batch, self.comm.mesh, self.comm.rank)

@@ -36,8 +36,7 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Multiply each row by the matrix of its group; the result is ``[s, n]``."""
     if _is_one_kernel(rows, matrices):
-        here = _LocalGroups.of(rows, matrices, ends, start, first)
-        return here.of_rows(rows, matrices)
+        return _LocalGroups.of(rows, matrices, ends, start, first).of_rows(rows, matrices)
     out = rows.new_zeros(len(rows), matrices.size(2))
     for group, part in _parts(len(rows), len(matrices), ends, start, first):
         torch.mm(rows[part], matrices[group], out=out[part])

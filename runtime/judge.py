@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 
@@ -189,7 +189,10 @@ class Judge:
         still = [rank for rank in others if now - self._moved[rank] >= patience and rank not in begins]
         if not deaf and not still and (others or begins or any(self._reports[rank].what == DEVICE for rank in waiting)):
             return None
-        culprits = deaf or still or self._last(waiting)
+        if not (culprits := deaf or still):
+            # All ranks wait: the ranks that are the furthest behind are to blame.
+            least = min(self._reports[rank].step for rank in waiting)
+            culprits = [rank for rank in waiting if self._reports[rank].step == least]
         bound = self._bound(over[0]) if over else "silent"
         return Verdict(tuple(culprits), self._silence(culprits, (over or long)[0], bound, now, states))
 
@@ -205,11 +208,6 @@ class Judge:
         """Return the name of the bound on a rank's wait for ranks that still report; other ranks have `silent`."""
         report = self._reports[rank]
         return report.patient or ("silent" if report.step else "start")
-
-    def _last(self, waiting: Collection[int]) -> list[int]:
-        """Return the ranks that are the furthest behind, if all ranks wait."""
-        least = min(self._reports[rank].step for rank in waiting)
-        return [rank for rank in waiting if self._reports[rank].step == least]
 
     def _silence(self, culprits: Sequence[int], waits: int, bound: str, now: float, states: Mapping[int, str]) -> str:
         first, seconds = culprits[0], now - self._moved[waits]

@@ -163,8 +163,7 @@ _NOT_COMPARED = {"tensors", "sizes", "concat_sizes", "donate"}
 
 def even_sizes(size: int, parts: int) -> Sizes:
     """Return the sizes of the parts of an even split."""
-    offsets = even_offsets(size, parts)
-    return tuple(b - a for a, b in pairwise(offsets))
+    return tuple(b - a for a, b in pairwise(even_offsets(size, parts)))
 
 
 def _each(value: int | tuple[int, ...], count: int) -> tuple[int, ...]:

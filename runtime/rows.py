@@ -79,7 +79,8 @@ class RowLayout:
             by_rank = rows.received.view(self._group.size, rows.length)
             if len(rows.members) == 1 and self._equal[rows.members[0]]:
                 (i,) = rows.members
-                whole[i] = self._from_rows(by_rank, i)
+                parts = by_rank.view(self._group.size, *self._part_shape(i, 0))
+                whole[i] = parts.movedim(0, self._dims[i]).reshape(self._shapes[i])
             elif all(self._equal[i] and self._in_blocks(i) for i in rows.members):
                 whole |= self._split(by_rank, rows.members)
             else:
@@ -123,11 +124,6 @@ class RowLayout:
         dim, size = self._dims[i], self._sizes[i][0]
         rows = tensor.unflatten(dim, (self._group.size, size)).movedim(dim, 0)
         return rows.reshape(self._group.size, tensor.numel() // self._group.size)
-
-    def _from_rows(self, by_rank: torch.Tensor, i: int) -> torch.Tensor:
-        """Undo `_to_rows`."""
-        parts = by_rank.view(self._group.size, *self._part_shape(i, 0))
-        return parts.movedim(0, self._dims[i]).reshape(self._shapes[i])
 
     def _split(self, by_rank: torch.Tensor, members: Sequence[int]) -> dict[int, torch.Tensor]:
         """Return operands whose equal parts are contiguous blocks, by one copy of all."""

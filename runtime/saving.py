@@ -99,8 +99,7 @@ class Saving:
 
     def __init__(self, options: SaveOptions, executor: Executor, rate: float | None) -> None:
         self._options, self._executor = options, executor
-        groups = executor.plan.parameter_groups
-        self._rates = [rate if rate is not None else group["lr"] for group in groups]
+        self._rates = [rate if rate is not None else group["lr"] for group in executor.plan.parameter_groups]
         self._checkpoints = Checkpoints(executor)
 
     def begin(self) -> int:

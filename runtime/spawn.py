@@ -73,8 +73,7 @@ def run_ranks(fn: Callable[..., Returned], world_size: int, *args: object, timeo
             for rank in range(world_size):
                 receiver, sender = context.Pipe(duplex=False)
                 place = (str(Path(folder, "store")), rank, world_size, timeout)
-                call = pickle.dumps((fn, args))
-                process = context.Process(target=_rank_main, args=(sender, place, call))
+                process = context.Process(target=_rank_main, args=(sender, place, pickle.dumps((fn, args))))
                 process.start()
                 sender.close()
                 processes.append(process)

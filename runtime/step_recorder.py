@@ -250,8 +250,7 @@ class StepRecorder:
         self._now = _StepNotes(start, phases=[(self._first, start)])
         try:
             yield
-            end = self._clock.now()
-            self.steps.append(self._measured(self._now, end))
+            self.steps.append(self._measured(self._now, self._clock.now()))
         finally:
             self._now = None
 
@@ -299,8 +298,7 @@ class StepRecorder:
         """Record that this rank has begun to receive its part of a transfer."""
         if self._now is None:
             return arrival
-        call = self._crossing(transfer, part, 0)
-        return Arrival(self._waited(self._clock.follow(call, arrival.wait)))
+        return Arrival(self._waited(self._clock.follow(self._crossing(transfer, part, 0), arrival.wait)))
 
     def waiting(self, wait: _Wait) -> Any:
         """Run a function that waits for other ranks, and record the wait."""

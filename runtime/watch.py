@@ -83,7 +83,14 @@ class Watch:
         self._held_by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         self._holds_store = self._rank == 0 and not self._held_by_agent
         self._lock, self._done = threading.Lock(), threading.Event()
-        self._identities = self._introduced()
+        self._store.set(f"who/{self._rank}", json.dumps(asdict(Identity.mine())))
+        self._store.set(f"report/{self._rank}", Report().text())
+        if self._rank == 0:
+            self._verdicts.open()
+            self._store.set(_MARK, "")
+        keys = [f"who/{rank}" for rank in range(self._world)]
+        self._store.wait([*keys, *KEYS, _MARK], timedelta(seconds=self._bounds.start))
+        self._identities = [Identity(**json.loads(text)) for text in self._store.multi_get(keys)]
         opened = ((rank, identity.opened()) for rank, identity in enumerate(self._identities) if rank != self._rank)
         self._fds = {fd: rank for rank, fd in opened if fd is not None}
         self._buried: set[int] = set()
@@ -101,17 +108,6 @@ class Watch:
         self._thread.start()
         if not self._holds_store:
             threading.Thread(target=self._watch_store, name="shardwright watch of the store", daemon=True).start()
-
-    def _introduced(self) -> list[Identity]:
-        """Return the identities of all ranks, once each has registered."""
-        self._store.set(f"who/{self._rank}", json.dumps(asdict(Identity.mine())))
-        self._store.set(f"report/{self._rank}", Report().text())
-        if self._rank == 0:
-            self._verdicts.open()
-            self._store.set(_MARK, "")
-        keys = [f"who/{rank}" for rank in range(self._world)]
-        self._store.wait([*keys, *KEYS, _MARK], timedelta(seconds=self._bounds.start))
-        return [Identity(**json.loads(text)) for text in self._store.multi_get(keys)]
 
     # Signals: torchrun ends the ranks of a machine by SIGTERM as soon as one has failed, but a main thread that waits
     # in a collective would not see it. The number of a signal arrives through the pipe in any case.
@@ -172,8 +168,7 @@ class Watch:
         # This thread's own time is excluded.
         work = -1 if ACTIVITY.has_stepped else round(time.process_time() - time.thread_time(), 2)
         here = ACTIVITY.number, ACTIVITY.calls, what, ACTIVITY.patient, line, ACTIVITY.busy, ACTIVITY.lost
-        report = Report(self._beat, phase, *here, work)
-        self._store.set(f"report/{self._rank}", report.text())
+        self._store.set(f"report/{self._rank}", Report(self._beat, phase, *here, work).text())
 
     def _obey(self) -> None:
         """End if there is a verdict; answer a request to compare replicas."""

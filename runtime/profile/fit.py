@@ -121,22 +121,15 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     scaled = matrix / columns
     solution = np.maximum(np.linalg.lstsq(scaled, np.ones(len(points)), rcond=None)[0], 0.0)
     for _ in range(_ROUNDS):
-        solution = _robust(scaled, solution)
+        # The threshold of the Huber loss follows from the errors so far.
+        deviation = _DEVIATION * float(np.median(np.abs(scaled @ solution - 1.0)))
+        solution = robust_fit(
+            lambda numbers: scaled @ numbers - 1.0,
+            solution,
+            measured=len(scaled),
+            large=max(_HUBER * deviation, _LEAST_DEVIATION),
+            bounds=(0.0, np.inf),
+        ).unknowns
     errors = np.abs(scaled @ solution - 1.0)
     alpha, beta = map(float, solution / columns)
     return Line(alpha, beta, float(np.median(errors)), float(errors.max()))
-
-
-def _robust(matrix: Numbers, start: Numbers) -> Numbers:
-    """
-    Return nonnegative numbers that minimize the Huber loss of `matrix @ numbers - 1`, with the threshold from the
-    errors at `start`.
-    """
-    deviation = _DEVIATION * float(np.median(np.abs(matrix @ start - 1.0)))
-    return robust_fit(
-        lambda numbers: matrix @ numbers - 1.0,
-        start,
-        measured=len(matrix),
-        large=max(_HUBER * deviation, _LEAST_DEVIATION),
-        bounds=(0.0, np.inf),
-    ).unknowns

@@ -48,7 +48,7 @@ class InterferenceMeter:
         sending = self._communication_alone()
         self._clock.wait_for_all()
         start, count, token = time.perf_counter(), 0, self._begin()
-        while not _is_over(token):
+        while not all(work.is_completed() for work in token.pending.works if isinstance(work, dist.Work | UntilEvent)):
             self._compute()
             count += 1
         spent = time.perf_counter() - start
@@ -73,11 +73,6 @@ class InterferenceMeter:
         if self._comm.device.type == "cuda":
             # The products must run in sequence, because their number is counted.
             torch.cuda.current_stream(self._comm.device).synchronize()
-
-
-def _is_over(token: Token) -> bool:
-    """Whether a collective is complete, without waiting for it."""
-    return all(work.is_completed() for work in token.pending.works if isinstance(work, dist.Work | UntilEvent))
 
 
 _STRETCHES = (0.0005, 0.002, 0.008, 0.032)

@@ -143,13 +143,7 @@ class Rehearsing:
             name: _numbers(value, value.shape, rehearsal.ranges.get(name, (0, 2)), generator)
             for name, value in items.items()
         }
-        self._try()
-        clock.wait_for_all()
-        seconds = clock.slowest(clock.calls(self._step, 1))
-        self._steps = min(max(math.ceil(_TURN_SECONDS / seconds), _LEAST_STEPS), _MOST_STEPS)
-
-    def _try(self) -> None:
-        """Run a step without barriers, so that a failing rank cannot block the others."""
+        # Without barriers, a failing rank cannot block the others.
         self._comm.meets, refusal = False, ""
         try:
             self._step()
@@ -158,6 +152,9 @@ class Rehearsing:
         self._comm.meets = True
         if details := next(filter(None, self._clock.everyone(refusal)), ""):
             raise RehearsalError(details)
+        clock.wait_for_all()
+        seconds = clock.slowest(clock.calls(self._step, 1))
+        self._steps = min(max(math.ceil(_TURN_SECONDS / seconds), _LEAST_STEPS), _MOST_STEPS)
 
     def _step(self) -> None:
         self._executor.step(self._batch, _RATE)

@@ -66,22 +66,16 @@ class Arena:
             count = math.prod(spec.shape)
             dtype: torch.dtype = getattr(torch, spec.dtype)
             if dtype.is_floating_point:
-                tensor = self._of(spec.dtype)[at : at + count].view(spec.shape)
+                if spec.dtype not in self._by_dtype:
+                    self._by_dtype[spec.dtype] = self._floats.to(dtype)
+                tensor = self._by_dtype[spec.dtype][at : at + count].view(spec.shape)
                 at += count
             else:
-                tensor = self._integers(spec, dtype)
+                drawn = torch.randint(0, max(spec.high, 1), spec.shape, generator=self._generator)
+                # Step counts and seeds are scalars in host memory.
+                tensor = drawn.to(dtype) if not spec.shape else drawn.to(self.device, dtype)
             operands.append(tensor.clone() if sample.changes else tensor)
         return operands
-
-    def _of(self, dtype: str) -> torch.Tensor:
-        if dtype not in self._by_dtype:
-            self._by_dtype[dtype] = self._floats.to(getattr(torch, dtype))
-        return self._by_dtype[dtype]
-
-    def _integers(self, spec: TensorSpec, dtype: torch.dtype) -> torch.Tensor:
-        drawn = torch.randint(0, max(spec.high, 1), spec.shape, generator=self._generator)
-        # Step counts and seeds are scalars in host memory.
-        return drawn.to(dtype) if not spec.shape else drawn.to(self.device, dtype)
 
 
 def arena_for(samples: Sequence[OpSample], device: torch.device) -> Arena:
