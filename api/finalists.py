@@ -71,8 +71,7 @@ def compile_finalists(
     for record in _most_worthy(plans[0].report["runners_up"], most - 1):
         # A slower candidate may turn out not to fit.
         with suppress(PassError):
-            again = replace(options, candidate=json.dumps(record), adapt=False, budget=None)
-            plans.append(made(again))
+            plans.append(made(replace(options, candidate=json.dumps(record), adapt=False, budget=None)))
     return plans
 
 
@@ -105,17 +104,13 @@ def step_seconds(
         for stages, comm, seconds in zip(loaded, connected, turns, strict=True):
             executor = Executor(stages, comm)
             executor.initialize(model, seed)
-            seconds.append(_turn(executor, items, device))
+            executor.step(items)
+            once = _timed(executor, items, device, WARM_STEPS)
+            count = max(LEAST_STEPS, math.ceil(TURN_SECONDS / once))
+            seconds.append(_timed(executor, items, device, count))
             del executor
             gc.collect()
     return [min(seconds) for seconds in turns]
-
-
-def _turn(executor: Executor, items: Mapping[str, object], device: torch.device) -> float:
-    executor.step(items)
-    once = _timed(executor, items, device, WARM_STEPS)
-    count = max(LEAST_STEPS, math.ceil(TURN_SECONDS / once))
-    return _timed(executor, items, device, count)
 
 
 def _timed(executor: Executor, items: Mapping[str, object], device: torch.device, count: int) -> float:

@@ -130,8 +130,7 @@ class _Guarded(nn.Module):
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
         self._shardwright_check("a copy")
         kind = type(self).__mro__[2]
-        state = {name: value for name, value in self.__dict__.items() if name != _GUARD}
-        return _remade, (kind, state)
+        return _remade, (kind, {name: value for name, value in self.__dict__.items() if name != _GUARD})
 
 
 def _asking(name: str, what: str) -> Callable[..., object]:

@@ -248,8 +248,7 @@ def _refuse(step: TrainingStep, options: PlanOptions) -> None:
 
 
 def _is_channels_last(value: torch.Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    given = formats.get(value.dim())
+    given = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim())
     return given is not None and value.is_contiguous(memory_format=given) and not value.is_contiguous()
 
 

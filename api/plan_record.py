@@ -39,8 +39,7 @@ def state_placement(module: ModuleOp) -> list[SpreadState]:
     """Return the parameters, optimizer states and buffers of a planned module, with the box of each rank."""
     state: list[SpreadState] = []
     first = 0
-    views = step_views(module)
-    for view, cluster in views:
+    for view, cluster in step_views(module):
         mesh = cluster.mesh
         known_boxes: dict[tuple[tuple[int, ...], Sharding], dict[int, Box]] = {}
         for given in view.inputs:

@@ -78,8 +78,7 @@ class ShardedState:
             return local
         placements = placements_of(value, self._plan_mesh)
         if placements is None:
-            offsets = tuple(part.start for part in self._slices(value))
-            return LocalShard(local, value.shape, offsets)
+            return LocalShard(local, value.shape, tuple(part.start for part in self._slices(value)))
         from torch.distributed.tensor import DTensor
 
         shape, stride = torch.Size(value.shape), torch.empty(value.shape, device="meta").stride()

@@ -51,7 +51,9 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
     if world_size() == 1:
         return generic_cluster(1)
     mesh = mesh or _mesh()
-    path = cluster_path((str(mesh), *_about(device)))
+    # The conditions of a measurement: backend, torch version, CPU count, and hosts, devices and threads.
+    ranks = of_all_ranks((socket.gethostname(), device_name(device), torch.get_num_threads()))
+    path = cluster_path((str(mesh), *backend_of(device), torch.__version__, os.cpu_count(), *ranks))
     stored = from_rank_0(_kept(path) if job_rank() == 0 else None, patient="plan")
     if stored is not None:
         return stored
@@ -69,7 +71,12 @@ def auto_cluster(device: torch.device, mesh: Mesh | None = None) -> Cluster:
         raise PlanError(f"cluster='auto' cannot measure this job: {error}; give a cluster file") from error
     cluster = from_rank_0(profile.cluster, patient="plan")
     if job_rank() == 0:
-        _keep(path, profile_text(profile))
+        # If the file cannot be written, the next job measures again.
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, profile_text(profile))
+        except OSError as error:
+            LOG.warning("cannot store %s: %s", path, error)
     return cluster
 
 
@@ -96,12 +103,6 @@ def cluster_path(about: tuple[object, ...]) -> Path:
     return user_folder() / "clusters" / f"auto-{name}.toml"
 
 
-def _about(device: torch.device) -> tuple[object, ...]:
-    """Return the conditions of a measurement: backend, torch version, CPU count, and hosts, devices and threads."""
-    ranks = of_all_ranks((socket.gethostname(), device_name(device), torch.get_num_threads()))
-    return backend_of(device), torch.__version__, os.cpu_count(), *ranks
-
-
 def _mesh() -> Mesh:
     """Return a mesh of hosts by ranks of each host if their numbers are equal, otherwise a mesh of one axis."""
     world, local = world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
@@ -116,12 +117,3 @@ def _kept(path: Path) -> Cluster | None:
         return load_cluster(path)
     except (OSError, ValueError):
         return None
-
-
-def _keep(path: Path, text: str) -> None:
-    """Write the file if possible; otherwise the next job measures again."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
-    except OSError as error:
-        LOG.warning("cannot store %s: %s", path, error)

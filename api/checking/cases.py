@@ -157,8 +157,7 @@ def plan_case(case: CheckCase, module: ModuleOp) -> str:
 
 def _options(case: CheckCase) -> PlanOptions:
     usual: PlanAlgorithm | None = None if case.pipeline is not None else "fixed" if case.pins else "eliminate"
-    algorithm = case.algorithm or usual
-    asked = PlanOptions(algorithm, case.pins, case.dtype, True, case.pipeline, case.ratios)
+    asked = PlanOptions(case.algorithm or usual, case.pins, case.dtype, True, case.pipeline, case.ratios)
     return replace(asked, keep_activations=case.keep_activations)
 
 

@@ -186,5 +186,4 @@ def _local(executor: Executor, value: Value | Result, loss: torch.Tensor) -> tor
 def _parts(value: Value | Result, mesh: Mesh) -> list[Place]:
     if value.spread.partial:
         return [tuple((0, size) for size in value.shape)] * mesh.device_count
-    ranks = range(mesh.device_count)
-    return [tuple((s.start, s.stop) for s in value.slices(mesh, rank)) for rank in ranks]
+    return [tuple((s.start, s.stop) for s in value.slices(mesh, rank)) for rank in range(mesh.device_count)]

@@ -74,7 +74,8 @@ class EagerRun:
         self._scaler.scale(loss).backward()
         self._scaler.unscale_(self._optimizer)
         if self._step.skip_non_finite:
-            measured[SKIPPED] = self._is_skipped(loss).float()
+            given = [loss, *(each.grad for each in self.model.parameters() if each.grad is not None)]
+            measured[SKIPPED] = (~torch.stack([torch.isfinite(each).all() for each in given]).all()).float()
         measured |= self._clip()
         if measured.get(SKIPPED):
             for name, buffer in self.model.named_buffers():
@@ -96,10 +97,6 @@ class EagerRun:
             }
         return values | {("buffer", name): value for name, value in self.model.named_buffers()}
 
-    def _is_skipped(self, loss: torch.Tensor) -> torch.Tensor:
-        given = [loss, *(each.grad for each in self.model.parameters() if each.grad is not None)]
-        return ~torch.stack([torch.isfinite(each).all() for each in given]).all()
-
     def _clip(self) -> dict[str, torch.Tensor]:
         """Clip the gradients by the step's settings, and return their norm if it is computed."""
         parameters = list(self.model.parameters())
@@ -107,8 +104,7 @@ class EagerRun:
             nn.utils.clip_grad_value_(parameters, self._step.clip_value)
         if self._step.clip_norm is None:
             return {}
-        norm = nn.utils.clip_grad_norm_(parameters, self._step.clip_norm)
-        return {NORM: norm}
+        return {NORM: nn.utils.clip_grad_norm_(parameters, self._step.clip_norm)}
 
 
 def _scaler(step: TrainingStep, device: torch.device) -> torch.amp.GradScaler:

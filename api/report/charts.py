@@ -163,8 +163,7 @@ def _highest(total: NDArray[np.int64]) -> NDArray[np.intp]:
     kept = np.flatnonzero(np.diff(total, prepend=-1))
     if len(kept) <= _MOST_POINTS:
         return kept
-    parts = np.array_split(kept, _MOST_POINTS)
-    return np.array([part[np.argmax(total[part])] for part in parts])
+    return np.array([part[np.argmax(total[part])] for part in np.array_split(kept, _MOST_POINTS)])
 
 
 def peaks_by_rank(peaks: Sequence[float]) -> Plot:

@@ -40,8 +40,7 @@ def _figures(plan: Planned, other: Planned) -> Iterator[tuple[str, str, str, str
     ):
         yield _figure(name, here[key], there[key], seconds_text)
     yield _figure("peak memory of a rank", here["peak"]["bytes"], there["peak"]["bytes"], bytes_text)
-    roles = dict.fromkeys([*here["peak"]["roles"], *there["peak"]["roles"]])
-    for role in roles:
+    for role in dict.fromkeys([*here["peak"]["roles"], *there["peak"]["roles"]]):
         sizes = [each["peak"]["roles"].get(role, 0) for each in (here, there)]
         yield _figure(f"of it {role}", sizes[0], sizes[1], bytes_text)
     for kind in dict.fromkeys([*here["collective_bytes"], *there["collective_bytes"]]):

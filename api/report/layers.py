@@ -109,8 +109,13 @@ def _node(members: Sequence[_Module]) -> Node:
     """Return the node of a module, or of equal ones; its seconds are their average."""
     seconds = sum(each.seconds for each in members) / len(members)
     stages = sorted({stage for each in members for stage in each.stages})
+    # Each axis is shown once.
+    by_axis: dict[str, dict[str, None]] = {}
+    for kind in members[0].kinds:
+        axis, _, named = kind.partition(": ")
+        by_axis.setdefault(axis, {}).update(dict.fromkeys(named.split(" + ")))
     figures = [
-        "; ".join(_folded(members[0].kinds)),
+        "; ".join([f"{axis}: {' + '.join(named)}" for axis, named in by_axis.items()]),
         f"computes {seconds_text(seconds)}{' each' if len(members) > 1 else ''}" if seconds else "",
         f"stage {', '.join(map(str, stages))}" if stages else "",
     ]
@@ -133,12 +138,3 @@ def _fold_key(module: _Module) -> object:
 def _names(members: Sequence[_Module]) -> str:
     first = members[0].name
     return first if len(members) == 1 else f"{first} to {members[-1].name} ({len(members)} equal modules)"
-
-
-def _folded(kinds: Iterable[str]) -> list[str]:
-    """Return the kinds of several parameters, each axis once: `gpu: data parallel + Megatron column`."""
-    by_axis: dict[str, dict[str, None]] = {}
-    for kind in kinds:
-        axis, _, named = kind.partition(": ")
-        by_axis.setdefault(axis, {}).update(dict.fromkeys(named.split(" + ")))
-    return [f"{axis}: {' + '.join(named)}" for axis, named in by_axis.items()]
