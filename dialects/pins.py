@@ -319,8 +319,7 @@ def _parse_limit(parser: AttrParser) -> ShardingLimit:
 
 
 def _parse_copy(parser: AttrParser) -> Copy:
-    limit = _parse_limit(parser)
-    return Copy(limit, parser.parse_optional_keyword("regather") is not None)
+    return Copy(_parse_limit(parser), parser.parse_optional_keyword("regather") is not None)
 
 
 def _placement_text(place: Placement) -> str:

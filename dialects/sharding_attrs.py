@@ -95,8 +95,7 @@ class ShardingAttr(Data[MeshSharding]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> MeshSharding:
         with parser.in_angle_brackets():
-            mesh = parse_mesh_name(parser)
-            return MeshSharding(mesh, parse_sharding(parser))
+            return MeshSharding(parse_mesh_name(parser), parse_sharding(parser))
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():
@@ -122,8 +121,7 @@ class SignatureAttr(Data[MeshSignature]):
     @classmethod
     def parse_parameter(cls, parser: AttrParser) -> MeshSignature:
         with parser.in_angle_brackets():
-            mesh = parse_mesh_name(parser)
-            return MeshSignature(mesh, parse_signature(parser))
+            return MeshSignature(parse_mesh_name(parser), parse_signature(parser))
 
     def print_parameter(self, printer: Printer) -> None:
         with printer.in_angle_brackets():

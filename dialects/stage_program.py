@@ -8,7 +8,7 @@ simulator and the emitter all read these entries, so a property proved of them h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -78,7 +78,10 @@ def stage_programs(func: FuncOp) -> list[StageProgram]:
         return [StageProgram(None, tuple(ScheduledOp(Action.RUN, op) for op in ops))]
     listed = {_listed_as(slot) for slots in schedule for slot in slots}
     looped = {key: op for op in func.body.block.ops if (key := _key(op)) in listed}
-    places = _places_of_loops(looped.values(), stages)
+    places: dict[int | None, Operation] = {}
+    for op in sorted(looped.values(), key=lambda op: not isinstance(op, FragmentOp)):
+        for stage in _stages_of(op, stages):
+            places.setdefault(stage, op)
     by_stage: dict[int | None, list[ScheduledOp]] = {number: [] for number in range(len(stages.names))}
     for op in func.body.block.ops:
         if isinstance(op, FreeOp | ReturnOp):
@@ -91,15 +94,6 @@ def stage_programs(func: FuncOp) -> list[StageProgram]:
             elif places[stage] is op:
                 by_stage[stage] += (ScheduledOp(s.action, looped[_listed_as(s)], s.part) for s in schedule[stage])
     return [StageProgram(stage, tuple(entries)) for stage, entries in by_stage.items()]
-
-
-def _places_of_loops(looped: Iterable[Operation], stages: Stages) -> dict[int | None, Operation]:
-    """Map each stage to the op at whose place its schedule runs: its first fragment, or else a transfer."""
-    places: dict[int | None, Operation] = {}
-    for op in sorted(looped, key=lambda op: not isinstance(op, FragmentOp)):
-        for stage in _stages_of(op, stages):
-            places.setdefault(stage, op)
-    return places
 
 
 def _key(op: Operation) -> tuple[type[Operation], str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 
 from xdsl.dialects.func import FuncOp
@@ -55,19 +55,15 @@ class _Uses:
                     self._there.difference_update(op.operands)
                     self._freed.update(op.operands)
                 elif taken := values_taken_over(op):
-                    self._overwrite(taken, op)
+                    for value in taken:
+                        root = memory_of(value)
+                        gone = (root, *self._views.get(root, ()))
+                        self._there.difference_update(gone)
+                        self._overwritten.update(dict.fromkeys(gone, op))
                 for result in op.results:
                     if (viewed := memory_of(result)) is not result:
                         self._views.setdefault(viewed, []).append(result)
         self._there.difference_update(defined)
-
-    def _overwrite(self, values: Iterable[SSAValue], op: Operation) -> None:
-        """Note that `op` overwrites the memory of values: they and their views have changed."""
-        for value in values:
-            root = memory_of(value)
-            gone = (root, *self._views.get(root, ()))
-            self._there.difference_update(gone)
-            self._overwritten.update(dict.fromkeys(gone, op))
 
     def _verify_operands(self, op: Operation) -> None:
         for index, operand in enumerate(op.operands):

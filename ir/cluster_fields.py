@@ -98,22 +98,19 @@ def _located(lines: list[str]) -> Iterator[tuple[Path, int]]:
     counts: dict[Path, int] = {}
     for number, line in enumerate(lines, 1):
         if match := _HEADER.fullmatch(line):
-            section = _resolved(_split(match[2]), counts)
+            # A repeated section stands for its last entry so far.
+            keys = _split(match[2])
+            path: Path = ()
+            for key in keys[:-1]:
+                path = (*path, key)
+                path = (*path, counts[path]) if path in counts else path
+            section = (*path, keys[-1])
             if match[1] == "[[":
                 counts[section] = counts.get(section, -1) + 1
                 section = (*section, counts[section])
             yield section, number
         elif match := _FIELD.match(line):
             yield (*section, *_split(match[1])), number
-
-
-def _resolved(keys: tuple[str, ...], counts: Mapping[Path, int]) -> Path:
-    """Return a header's path; a repeated section stands for its last entry so far."""
-    path: Path = ()
-    for key in keys[:-1]:
-        path = (*path, key)
-        path = (*path, counts[path]) if path in counts else path
-    return (*path, keys[-1])
 
 
 def _split(keys: str) -> tuple[str, ...]:
@@ -128,8 +125,7 @@ class Section:
 
     def fail(self, field: str, message: str) -> ClusterFileError:
         """Return the error of a field, or of the section itself if `field` is empty."""
-        path = (*self.path, field) if field else self.path
-        line = self.source.line(path)
+        line = self.source.line((*self.path, field) if field else self.path)
         place = f"{self.source.name}:{line}" if line else self.source.name
         section = ".".join(key for key in self.path if isinstance(key, str))
         name = _cut(f"[{section}] {field}".strip() if section else field)

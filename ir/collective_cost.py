@@ -128,8 +128,7 @@ def _has_unequal_parts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> bool:
 
 @lru_cache(maxsize=65536)
 def _equal_parts(size: int, dim: DimSharding, mesh: Mesh) -> bool:
-    boundaries = dim.boundaries(size, mesh)
-    return len({b - a for a, b in itertools.pairwise(boundaries)}) <= 1
+    return len({b - a for a, b in itertools.pairwise(dim.boundaries(size, mesh))}) <= 1
 
 
 def has_offsets(step: Step) -> bool:

@@ -132,8 +132,7 @@ class MeasuredSteps:
 
     def text(self) -> str:
         """Return the text of a file."""
-        contents = {"kind": _KIND, "version": _VERSION, **asdict(self)}
-        return json.dumps(contents) + "\n"
+        return json.dumps({"kind": _KIND, "version": _VERSION, **asdict(self)}) + "\n"
 
     @staticmethod
     def parse(text: str) -> MeasuredSteps:

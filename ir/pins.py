@@ -7,7 +7,7 @@ entries to `ShardingLimit`s of values and `SignatureLimit`s of ops, which the IR
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TypeVar
@@ -77,16 +77,12 @@ class ShardingLimit:
             return False
         return all(placement(given, axis) in allowed for axis, allowed in self.axes)
 
-    def with_axes(self, axes: Iterable[tuple[str, frozenset[Placement]]], by: tuple[int, ...]) -> ShardingLimit:
-        """Return the limit with placements of further axes."""
-        added = tuple(entry for entry in axes if entry not in self.axes)
-        return replace(self, axes=(*self.axes, *added), by=_united(self.by, by))
-
     def and_also(self, other: ShardingLimit) -> ShardingLimit:
         """Return both limits as one; a full sharding takes precedence over placements of axes."""
         if self.sharding is not None or other.sharding is not None:
             return self if self.sharding is not None else other
-        return self.with_axes(other.axes, other.by)
+        added = tuple(entry for entry in other.axes if entry not in self.axes)
+        return replace(self, axes=(*self.axes, *added), by=_united(self.by, other.by))
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,7 @@ class Rule:
 
     def misfit(self, operands: Sequence[Sequence[int]], results: Sequence[Sequence[int]]) -> str | None:
         """Return why operands and results of these shapes do not fit this rule, or None if they fit."""
-        sides = (("operand", self.operands, operands), ("result", self.results, results))
-        for side, values, shapes in sides:
+        for side, values, shapes in (("operand", self.operands, operands), ("result", self.results, results)):
             if len(values) != len(shapes):
                 return f"{len(shapes)} {side}s, the op's rule {self} has {len(values)}"
             for index, (value, shape) in enumerate(zip(values, shapes, strict=True)):
@@ -132,8 +131,7 @@ class Notation:
                 f" the op has {len(operands)} and {len(results)}"
             )
         sizes = dict(self.sizes)
-        pairs = zip((*self.operands, *self.results), (*operands, *results), strict=True)
-        for value, shape in pairs:
+        for value, shape in zip((*self.operands, *self.results), (*operands, *results), strict=True):
             if len(value) != len(shape):
                 raise ValueError(f"rule '{self.text}': [{_values_text([value])}] does not fit shape {list(shape)}")
             for dim, size in zip(value, shape, strict=True):

@@ -93,7 +93,11 @@ def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: 
     for value in new:
         if (source := sources.get(value.name)) is None:
             raise ValueError(f"{value.name!r} is not in the state of the old plan, which belongs to another step")
-        holders = _holders(source, remaining)
+        # The distinct parts do not overlap.
+        holders: dict[Box, list[int]] = {}
+        for rank, box in source.boxes.items():
+            if rank in remaining and _volume(box):
+                holders.setdefault(box, []).append(rank)
         for rank, needed in value.boxes.items():
             mine = source.boxes.get(before[rank]) if rank in before else None
             missing = list(_without(needed, mine)) if mine is not None else [needed]
@@ -113,15 +117,6 @@ def state_moves(old: Iterable[SpreadState], new: Iterable[SpreadState], before: 
                 if left:
                     lost.append((value.name, rank, part))
     return Moves(tuple(moves), bound, kept, tuple(lost))
-
-
-def _holders(source: SpreadState, remaining: frozenset[int]) -> dict[Box, list[int]]:
-    """Return the distinct parts, which do not overlap, with the remaining ranks that hold each part."""
-    holders: dict[Box, list[int]] = {}
-    for rank, box in source.boxes.items():
-        if rank in remaining and _volume(box):
-            holders.setdefault(box, []).append(rank)
-    return holders
 
 
 def _volume(box: Box) -> int:

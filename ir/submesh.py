@@ -69,8 +69,7 @@ def kept_links(cluster: Cluster, mesh: Mesh) -> tuple[Link, ...]:
     here = {axis.name: axis.size for axis in mesh.spatial}
     links: list[Link] = []
     for link in cluster.links:
-        axes = link.axis.split("-")
-        if all(here.get(axis) == sizes[axis] for axis in axes):
+        if all(here.get(axis) == sizes[axis] for axis in link.axis.split("-")):
             links.append(link)
         elif cluster.topology is None and link.axis in here:
             links.append(replace(link, points=()))
@@ -93,8 +92,7 @@ def divisions(mesh: Mesh, parts: int) -> list[tuple[int, ...]]:
 
 def is_division(mesh: Mesh, counts: Sequence[int]) -> bool:
     """Whether consecutive groups of `counts` ranks are meshes, and cover all ranks."""
-    starts = itertools.accumulate(counts, initial=0)
-    pairs = zip(starts, counts, strict=False)
+    pairs = zip(itertools.accumulate(counts, initial=0), counts, strict=False)
     return sum(counts) == mesh.device_count and all(submesh(mesh, *pair, "part") is not None for pair in pairs)
 
 

@@ -73,7 +73,11 @@ def write_atomically(path: Path, text: str) -> None:
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
-        _write_into(target, text)
+        # The target is a device, or a pipe that has a reader.
+        handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(handle, True)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
         return
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".shardwright-")
@@ -88,11 +92,3 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _write_into(target: Path, text: str) -> None:
-    """Write to a device, or to a pipe that has a reader."""
-    handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    os.set_blocking(handle, True)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)

@@ -80,8 +80,7 @@ def _unlike(topology: Topology, groups: tuple[Group, ...]) -> Sequence[Group]:
         nics: dict[tuple[int, int], int] = {}
         form: list[object] = []
         for seat in map(topology.seat, sorted(group)):
-            wires = (*seat.inside[:1], *seat.out[:1])
-            latencies = tuple(topology.ports[name].level.latency for name in wires)
+            latencies = tuple(topology.ports[name].level.latency for name in (*seat.inside[:1], *seat.out[:1]))
             nic = nics.setdefault((seat.host, seat.nic), len(nics))
             form.append((hosts.setdefault(seat.host, len(hosts)), nic, latencies))
         by_form.setdefault(tuple(form), group)
@@ -197,5 +196,4 @@ def _tree(topology: Topology, group: Group, *, chained: bool) -> float:
     hosts = _by_host(topology, group)
     across = max((topology.latency(a[0], b[0]) for a, b in itertools.pairwise(hosts)), default=0.0)
     steps = ((len(ranks) - 1 if chained else 1) * topology.latency(*ranks[:2]) for ranks in hosts if len(ranks) > 1)
-    inside = max(steps, default=0.0)
-    return across * math.ceil(math.log2(len(hosts))) + inside
+    return across * math.ceil(math.log2(len(hosts))) + max(steps, default=0.0)

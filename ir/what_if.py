@@ -66,7 +66,11 @@ def changed(cluster: Cluster, path: str, value: str | float) -> Cluster:
         parsed = parse_cluster("\n".join(f"{name} = {inline(entry)}" for name, entry in table.items()), "what if")
     except ClusterFileError as error:
         raise WhatIfError(f"{path} cannot be {value}: {str(error).partition(': ')[2]}") from error
-    return _followed(cluster, replace(parsed, name=cluster.name, mesh=cluster.mesh, placement=cluster.placement))
+    # Measurements of links and devices are scaled by the changes of their numbers.
+    after = replace(parsed, name=cluster.name, mesh=cluster.mesh, placement=cluster.placement)
+    links = tuple(_link(a, b) for a, b in zip(cluster.links, after.links, strict=True))
+    devices = tuple(_device(a, b) for a, b in zip(cluster.devices, after.devices, strict=True))
+    return replace(after, links=links, devices=devices)
 
 
 def fields(cluster: Cluster) -> list[str]:
@@ -179,13 +183,6 @@ def _leaves(table: Mapping[str, _Value], prefix: str = "") -> Iterator[str]:
             yield from _leaves(value, f"{path}.")
         else:
             yield path
-
-
-def _followed(before: Cluster, after: Cluster) -> Cluster:
-    """Return `after` with measurements of links and devices scaled by the changes of their numbers."""
-    links = tuple(_link(a, b) for a, b in zip(before.links, after.links, strict=True))
-    devices = tuple(_device(a, b) for a, b in zip(before.devices, after.devices, strict=True))
-    return replace(after, links=links, devices=devices)
 
 
 def _link(before: Link, after: Link) -> Link:
