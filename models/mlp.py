@@ -38,10 +38,9 @@ def mlp_step(widths: Sequence[int], *, batch: int, seed: int = 0) -> TrainingSte
     """Return the step of classifying random vectors of ``widths[0]`` features into ``widths[-1]`` classes."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(batch, widths[0], generator=generator)
-    labels = torch.randint(widths[-1], (batch,), generator=generator)
     return TrainingStep(
         model=partial(MLP, tuple(widths)),
         loss=F.cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=1e-3),
-        batch=(inputs, labels),
+        batch=(inputs, torch.randint(widths[-1], (batch,), generator=generator)),
     )

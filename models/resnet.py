@@ -96,10 +96,9 @@ def resnet_step(config: ResNetConfig, *, batch: int, seed: int = 0) -> TrainingS
     """Return the step of classifying random images."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
-    labels = torch.randint(config.classes, (batch,), generator=generator)
     return TrainingStep(
         model=partial(ResNet, config),
         loss=F.cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.05),
-        batch=(images, labels),
+        batch=(images, torch.randint(config.classes, (batch,), generator=generator)),
     )

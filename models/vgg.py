@@ -101,10 +101,9 @@ def vgg_step(config: VGGConfig, *, batch: int, seed: int = 0) -> TrainingStep:
     """Return the step of classifying random images."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
-    labels = torch.randint(config.classes, (batch,), generator=generator)
     return TrainingStep(
         model=partial(VGG, config),
         loss=F.cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=1e-4, weight_decay=0.01),
-        batch=(images, labels),
+        batch=(images, torch.randint(config.classes, (batch,), generator=generator)),
     )

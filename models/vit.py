@@ -85,10 +85,9 @@ def vit_step(config: ViTConfig, *, batch: int, seed: int = 0) -> TrainingStep:
     """Return the step of classifying random images."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(batch, config.channels, config.image, config.image, generator=generator)
-    labels = torch.randint(config.classes, (batch,), generator=generator)
     return TrainingStep(
         model=partial(ViT, config),
         loss=partial(balanced, loss=F.cross_entropy) if config.experts else F.cross_entropy,
         optimizer=partial(torch.optim.AdamW, lr=3e-4, weight_decay=0.05),
-        batch=(images, labels),
+        batch=(images, torch.randint(config.classes, (batch,), generator=generator)),
     )

@@ -143,8 +143,7 @@ def _run(words: Sequence[str]) -> int:
     refuse_early(options)
     with only_json(getattr(options, "json", False)) as answer, collector_paused():
         options.answer = answer
-        command = resolve_name(f"{__package__}.{options.handler}")
-        return command(options)
+        return resolve_name(f"{__package__}.{options.handler}")(options)
 
 
 def _check(words: Sequence[str]) -> None:

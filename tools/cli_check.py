@@ -17,7 +17,6 @@ from ..api.checking.check import check_interpreted, check_on_ranks
 from ..api.checking.rule import check_rule
 from ..api.steps import find_step
 from ..ir.cluster_file import find_cluster
-from ..ir.mesh import Mesh
 from .cli_arguments import mesh_of, plan_arguments, told, tool_error
 from .cli_console import print_report, working
 
@@ -26,9 +25,13 @@ MOST_RANKS = 64
 
 def check_command(options: Namespace) -> int:
     """Check one plan and print its errors against one device; return 1 if they exceed the tolerance."""
+    mesh = mesh_of(options.mesh)
+    if mesh.device_count > MOST_RANKS:
+        message = f"--mesh {options.mesh} has {mesh.device_count} devices; a check runs at most {MOST_RANKS}"
+        raise tool_error(message)
     case = CheckCase(
         step=options.step,
-        mesh=_mesh(options.mesh),
+        mesh=mesh,
         dtype=getattr(torch, options.dtype),
         optimizer=options.optimizer,
         steps=options.steps,
@@ -44,7 +47,9 @@ def check_command(options: Namespace) -> int:
     if result.message:
         raise tool_error(result.message)
     if options.json:
-        options.answer(_record(result))
+        errors = [{**asdict(worst), "allowed": result.allows(worst)} for worst in result.errors]
+        about = {"case": str(result.case), "steps": result.case.steps, "passed": result.passed}
+        options.answer({**about, "tolerance": result.tolerance, "rounding": dict(result.own), "errors": errors})
     else:
         _print(result)
     return 0 if result.passed else 1
@@ -64,20 +69,6 @@ def check_rule_command(options: Namespace) -> int:
         return 0
     print(f"REFUTED by signature {verdict.checked} of those checked:\n{verdict.counterexample}")
     return 1
-
-
-def _mesh(text: str) -> Mesh:
-    mesh = mesh_of(text)
-    if mesh.device_count > MOST_RANKS:
-        message = f"--mesh {text} has {mesh.device_count} devices; a check runs at most {MOST_RANKS}"
-        raise tool_error(message)
-    return mesh
-
-
-def _record(result: CheckResult) -> dict[str, object]:
-    errors = [{**asdict(worst), "allowed": result.allows(worst)} for worst in result.errors]
-    about = {"case": str(result.case), "steps": result.case.steps, "passed": result.passed}
-    return {**about, "tolerance": result.tolerance, "rounding": dict(result.own), "errors": errors}
 
 
 def _print(result: CheckResult) -> None:

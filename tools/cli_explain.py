@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,16 +116,12 @@ def _answer(folder: Path, report: PlanReport, name: str) -> Alternatives:
             bench = CandidateCompiler(module, cluster).keeping(chosen.candidate.layout.keep)
             return Question(bench, chosen.candidate, name, phase).answer()
         except NoSuchDecision as error:
-            raise tool_error(str(error), _nearest(name, error.known)) from error
+            found = closest(name, error.known, most=NEAREST, cutoff=0.5)
+            near = f"did you mean {' or '.join(found)}? " if found else ""
+            raise tool_error(str(error), f"{near}step.mlir has the names" if error.known else "") from error
         except (KeyError, TypeError, ValueError, PassFailedException, Refused) as error:
             hint = "plan again, because the plan may have been written by another version"
             raise tool_error(f"the plan of {folder} cannot be reproduced: {error}", hint) from error
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    found = closest(name, known, most=NEAREST, cutoff=0.5)
-    near = f"did you mean {' or '.join(found)}? " if found else ""
-    return f"{near}step.mlir has the names" if known else ""
 
 
 def _one_decision(found: Alternatives, report: PlanReport, name: str) -> Shown:

@@ -50,8 +50,7 @@ def import_command(options: Namespace) -> int:
     """Write the IR of a step."""
     cluster = find_cluster(options.cluster) if options.cluster else None
     with working(f"importing {options.step}"):
-        step = _step(options, options.step)
-        module = import_training_step(step, **_plan_arguments(options))
+        module = import_training_step(_step(options, options.step), **_plan_arguments(options))
         if cluster is not None:
             add_cluster(module, cluster)
         text = module_text(module)

@@ -80,15 +80,7 @@ def _run_plan(folder: Path, options: Namespace, saving: list[str]) -> int:
     arguments = ["--steps", str(options.steps), "--seed", str(options.seed), *saving]
     arguments += ["--compile"] if hasattr(options, "compile") else []
     arguments += ["--overlap", os.path.abspath(options.overlap)] if options.overlap is not None else []
-    failed = run_ranks_of(ranks, str(_program(folder)), arguments)
-    if options.overlap is not None and not failed and (Path(options.target) / "step.mlir").is_file():
-        comparison = command_line("simulate", options.target, "--measured", options.overlap)
-        print(f"comparison with the prediction: {comparison}")
-    return failed
-
-
-def _program(folder: Path) -> Path:
-    """Return the absolute path of a plan's program, which no command takes for an option; each rank reads the file."""
+    # The path is absolute, because each rank reads the file, and no command takes it for an option.
     path = folder.absolute() / "program.py"
     try:
         read_text(path)
@@ -96,7 +88,11 @@ def _program(folder: Path) -> Path:
         reason = getattr(error, "strerror", None) or str(error)
         again = command_line("plan", "STEP", "--cluster", "FILE", "--out", folder)
         raise tool_error(f"cannot read the program {path}: {reason}", f"write one with: {again}") from error
-    return path
+    failed = run_ranks_of(ranks, str(path), arguments)
+    if options.overlap is not None and not failed and (Path(options.target) / "step.mlir").is_file():
+        comparison = command_line("simulate", options.target, "--measured", options.overlap)
+        print(f"comparison with the prediction: {comparison}")
+    return failed
 
 
 def run_ranks_of(ranks: int, program: str, arguments: list[str]) -> int:

@@ -35,7 +35,16 @@ def theory_command(options: Namespace) -> int:
         shown, every = (tuple(collective_triples(mesh, 2, beyond)) for beyond in (options.all, True))
     else:
         spec = _find_op(options.op)
-        rule = _rule(spec, options.shapes, mesh, _arguments(options.arguments))
+        arguments: dict[str, Plain] = {}
+        for item in options.arguments:
+            name, equals, text = item.partition("=")
+            if not equals:
+                raise tool_error(f"--argument {item} is not of the form name=value, such as dim=[0]")
+            try:
+                arguments[name] = literal_eval(text)
+            except (ValueError, SyntaxError):
+                arguments[name] = text
+        rule = _rule(spec, options.shapes, mesh, arguments)
         shown, every = (op_triples(spec.name, rule, mesh, beyond) for beyond in (options.all, True))
     _print(shown, len(every))
     return 0
@@ -66,20 +75,6 @@ def _find_op(name: str) -> OpSpec:
     )
 
 
-def _arguments(given: Sequence[str]) -> dict[str, Plain]:
-    """Read arguments like `dim=[0]`; a value that is not a Python literal is a string."""
-    arguments: dict[str, Plain] = {}
-    for item in given:
-        name, equals, text = item.partition("=")
-        if not equals:
-            raise tool_error(f"--argument {item} is not of the form name=value, such as dim=[0]")
-        try:
-            arguments[name] = literal_eval(text)
-        except (ValueError, SyntaxError):
-            arguments[name] = text
-    return arguments
-
-
 def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, Plain]) -> Rule:
     """Return the sharding rule of an op on operands with these shapes, or on generated operands."""
     if shapes is None:
@@ -87,7 +82,10 @@ def _rule(spec: OpSpec, shapes: str | None, mesh: Mesh, arguments: Mapping[str, 
     else:
         before, arrow, after = shapes.partition("->")
         operands, results = _shapes(before), _shapes(after) if arrow else None
-    names = _operand_names(spec, len(operands))
+    # A list of tensors takes all additional names.
+    extra = len(operands) - len(spec.operands)
+    named = ((name.lstrip("*"), 1 + max(extra, 0) if name.startswith("*") else 1) for name in spec.operands)
+    names = tuple(name for name, times in named for _ in range(times))[: len(operands)]
     hint = f"give the shapes that it takes, as shardwright theory {spec.name} '6x4, 4x5', and its --argument name=value"
     try:
         if results is None:
@@ -120,13 +118,6 @@ def _shapes(text: str) -> list[Shape]:
                 f"'{item}' is not a shape; expected shapes such as '6x4, 4x5', or with results, '6x4, 4x5 -> 6x5'"
             )
     return [() if item == "scalar" else tuple(map(int, item.split("x"))) for item in items]
-
-
-def _operand_names(spec: OpSpec, count: int) -> tuple[str, ...]:
-    """Return the schema names of `count` operands; a list of tensors takes all additional ones."""
-    extra = count - len(spec.operands)
-    named = ((name.lstrip("*"), 1 + max(extra, 0) if name.startswith("*") else 1) for name in spec.operands)
-    return tuple(name for name, times in named for _ in range(times))[:count]
 
 
 def _results_of_notation(spec: OpSpec, operands: Sequence[Shape]) -> list[Shape] | None:

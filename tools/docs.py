@@ -115,21 +115,17 @@ def _dialect_section(dialect: Dialect) -> str:
     rows = [_row(op) for op in ops]
     table = _op_table(row for row in rows if row)
     sections = [_op_section(op) for op, row in zip(ops, rows, strict=True) if row is None]
+    # The dialect's own module may lack a docstring; then the module that defines its first op has it.
+    homes = [f"{__package__.rpartition('.')[0]}.dialects.{dialect.name}" if __package__ else ""]
+    homes += [definition.__module__ for definition in (*dialect.operations, *dialect.attributes)]
+    documented = (inspect.getdoc(sys.modules[home]) for home in homes if home in sys.modules)
     return _joined(
         f"## {dialect.name}",
-        _introduction(dialect),
+        next(filter(None, documented), ""),
         table if any(rows) else "",
         *sections,
         *map(_attribute_section, attributes),
     )
-
-
-def _introduction(dialect: Dialect) -> str:
-    """Return the docstring of the dialect's own module, or of the module that defines its first op."""
-    homes = [f"{__package__.rpartition('.')[0]}.dialects.{dialect.name}" if __package__ else ""]
-    homes += [definition.__module__ for definition in (*dialect.operations, *dialect.attributes)]
-    documented = (inspect.getdoc(sys.modules[home]) for home in homes if home in sys.modules)
-    return next(filter(None, documented), "")
 
 
 def _row(op: type[IRDLOperation]) -> OpSpec | None:

@@ -106,19 +106,14 @@ def _place(pass_class: type[ModulePass]) -> str:
 
 def option_docs(pass_class: type[ModulePass | NamedPipeline]) -> tuple[tuple[PassOption, str], ...]:
     """Return the options of a pass, or of a named pipeline, each with its meaning."""
-    meanings = _field_docstrings(pass_class)
-    return tuple((option, meanings.get(option.name.replace("-", "_"), "")) for option in options_of(pass_class))
-
-
-def _field_docstrings(pass_class: type[ModulePass | NamedPipeline]) -> dict[str, str]:
-    """Return the docstring under each field by the field's name, from the source, because Python does not keep it."""
+    # The docstrings under fields come from the source, because Python does not keep them.
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(pass_class))).body
     assert isinstance(definition, ast.ClassDef)
-    docstrings: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for field, below in zip(definition.body, definition.body[1:], strict=False):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                docstrings[name] = " ".join(inspect.cleandoc(text).split())
+                meanings[name] = " ".join(inspect.cleandoc(text).split())
             case _:
                 pass
-    return docstrings
+    return tuple((option, meanings.get(option.name.replace("-", "_"), "")) for option in options_of(pass_class))

@@ -149,7 +149,10 @@ MOST_ROWS = 8
 def tables(simulation: Simulation) -> Iterator[Table]:
     """Yield tables of the step's ranks, their overlap of communication, their longest waits, and the critical path."""
     yield _ranks(simulation)
-    if (overlap := _overlap(simulation)).row_count:
+    overlap = Table(*COLUMNS, title="overlap of communication and computation")
+    for row in overlap_rows(simulation):
+        overlap.add_row(row.ranks, row.phase, row.over, *cells(row.overlap))
+    if overlap.row_count:
         yield overlap
     if (waits := _waits(simulation)).row_count:
         yield waits
@@ -169,13 +172,6 @@ def _ranks(simulation: Simulation) -> Table:
             "\n".join(f"{kind} {bytes_text(size)}" for kind, size in row.sent.items()),
             bytes_text(row.peak_bytes),
         )
-    return table
-
-
-def _overlap(simulation: Simulation) -> Table:
-    table = Table(*COLUMNS, title="overlap of communication and computation")
-    for row in overlap_rows(simulation):
-        table.add_row(row.ranks, row.phase, row.over, *cells(row.overlap))
     return table
 
 

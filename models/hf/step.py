@@ -86,7 +86,10 @@ def from_hf(
     Raises:
         HFError: there is no such model type, setting or task, or transformers is not installed.
     """
-    _require_transformers()
+    try:
+        import_module("transformers")
+    except ImportError as error:
+        raise HFError(f"Hugging Face models need transformers ({error}): pip install 'shardwright[hf]'") from error
     preset = BatchSizes()
     if isinstance(source, str):
         source, preset = _named(source, overrides)
@@ -131,13 +134,6 @@ def _value(text: str) -> Any:
         return text
 
 
-def _require_transformers() -> None:
-    try:
-        import_module("transformers")
-    except ImportError as error:
-        raise HFError(f"Hugging Face models need transformers ({error}): pip install 'shardwright[hf]'") from error
-
-
 def _named(name: str, overrides: dict[str, object]) -> tuple[PretrainedConfig, BatchSizes]:
     """Return the config that a name stands for, with overrides, and the sizes of its example batch."""
     from transformers import AutoConfig
@@ -148,19 +144,14 @@ def _named(name: str, overrides: dict[str, object]) -> tuple[PretrainedConfig, B
         raise HFError(unknown_type(name, [*CONFIG_MAPPING, *TINY]))
     _check_known(AutoConfig.for_model(tiny.model_type), overrides)
     # Overrides go to the constructor, because the class derives some settings from others.
-    return AutoConfig.for_model(tiny.model_type, **_nested({**tiny.overrides, **overrides})), tiny.sizes
-
-
-def _nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings with dotted names as nested dicts."""
     nested: dict[str, Any] = {}
-    for path, value in settings.items():
+    for path, value in {**tiny.overrides, **overrides}.items():
         *inner, name = path.split(".")
         owner = nested
         for step in inner:
             owner = owner.setdefault(step, {})
         owner[name] = value
-    return nested
+    return AutoConfig.for_model(tiny.model_type, **nested), tiny.sizes
 
 
 def _overridden(config: PretrainedConfig, overrides: dict[str, object]) -> PretrainedConfig:

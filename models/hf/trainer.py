@@ -46,9 +46,6 @@ class DistributedTrainer(Trainer):
     def __init__(self, *args: Any, parallelize: Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
         self._asked = dict(parallelize or {})
-        self._verify_arguments()
-
-    def _verify_arguments(self) -> None:
         given = self.args
         refused = {
             "gradient_accumulation_steps": given.gradient_accumulation_steps > 1,
