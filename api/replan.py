@@ -39,17 +39,22 @@ def kept_bytes(old: Sequence[SpreadState], new: Sequence[SpreadState], count: in
         # Values with the same shape and sharding share one `boxes` object.
         key = id(source.boxes), id(value.boxes)
         if key not in overlaps:
-            elements = np.zeros((joined, count), np.int64)
-            volumes: dict[tuple[Box, Box], int] = {}
-            for rank, needed in value.boxes.items():
-                for other, box in source.boxes.items():
-                    if (pair := (needed, box)) not in volumes:
-                        sides = (min(p[1], q[1]) - max(p[0], q[0]) for p, q in zip(needed, box, strict=True))
-                        volumes[pair] = math.prod(max(0, side) for side in sides)
-                    elements[rank, other] = volumes[pair]
-            overlaps[key] = elements
+            overlaps[key] = _overlaps(source.boxes, value.boxes, count, joined)
         total += overlaps[key] * value.element
     return total
+
+
+def _overlaps(old: Mapping[int, Box], new: Mapping[int, Box], count: int, joined: int) -> Bytes:
+    """Return, by new and old rank, the number of elements of a value that both have."""
+    elements = np.zeros((joined, count), np.int64)
+    volumes: dict[tuple[Box, Box], int] = {}
+    for rank, needed in new.items():
+        for other, box in old.items():
+            if (pair := (needed, box)) not in volumes:
+                sides = (min(p[1], q[1]) - max(p[0], q[0]) for p, q in zip(needed, box, strict=True))
+                volumes[pair] = math.prod(max(0, side) for side in sides)
+            elements[rank, other] = volumes[pair]
+    return elements
 
 
 def best_ranks(kept: Bytes, allowed: NDArray[np.bool_]) -> dict[int, int]:

@@ -62,12 +62,7 @@ def read_cluster(file: Section) -> Cluster:
 def _mesh(file: Section, topology: Topology | None) -> Mesh:
     entries = file.table.get("mesh")
     if entries is None and topology is not None:
-        # Hosts with equally many devices make an axis.
-        sizes = {host.devices for host in topology.hosts}
-        inside = sizes.pop() if len(sizes) == 1 else 1
-        gpus = [Axis("gpu", inside if inside > 1 else topology.size)]
-        hosts = [Axis("node", topology.size // inside)] if 1 < inside < topology.size else []
-        return Mesh((*hosts, *gpus))
+        return _mesh_of_hosts(topology)
     if not isinstance(entries, list) or not entries:
         raise file.fail("mesh", 'missing; expected axes, major to minor, as ["node=2", "gpu=4"]')
     if len(entries) > AXES.most:
@@ -89,6 +84,14 @@ def _axis(file: Section, entry: Plain) -> Axis:
     if (fault := axis_name_fault(match[1])) is not None:
         raise file.fail("mesh", fault)
     return Axis(match[1], int(match[2]))
+
+
+def _mesh_of_hosts(topology: Topology) -> Mesh:
+    """Return a mesh of hosts and of the devices of each, if hosts have equally many devices; else of one axis."""
+    sizes = {host.devices for host in topology.hosts}
+    inside = sizes.pop() if len(sizes) == 1 else 1
+    axes = [Axis("node", topology.size // inside), Axis("gpu", inside)] if inside > 1 else [Axis("gpu", topology.size)]
+    return Mesh(tuple(axis for axis in axes if axis.size > 1 or axis.name == "gpu"))
 
 
 def _device(section: Section, version: int) -> Device:

@@ -101,6 +101,16 @@ def _exchanges(journal: Journal, mesh: Mesh) -> list[ExchangeTask]:
     return exchanges(mesh, journal.about["backend"], (1024,))
 
 
+def _points(journal: Journal, series: str) -> list[tuple[float, float]]:
+    """Return the (bytes, seconds) of a series of exchanges, in ascending order."""
+    points: list[tuple[float, float]] = []
+    for name in journal.seconds:
+        name_of_series, _, size = name.partition(" of ")
+        if name_of_series == series:
+            points.append((float(size.removesuffix(" bytes")), middle_seconds(journal.quiet_rounds(name))))
+    return sorted(points)
+
+
 def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[FittedNumbers]]:
     fits: list[FittedNumbers] = []
     links = [Link(axis.name, _FREE.alpha, _FREE.beta) for axis in mesh.spatial if axis.size == 1]
@@ -109,12 +119,7 @@ def _links(journal: Journal, mesh: Mesh) -> tuple[list[Link], list[FittedNumbers
         lines: dict[str, Line] = {}
         points: list[tuple[str, float, float]] = []
         for exchange in (exchange for exchange in _exchanges(journal, mesh) if exchange.axes == axes):
-            seen: list[tuple[float, float]] = []
-            for name in journal.seconds:
-                series, _, size = name.partition(" of ")
-                if series == exchange.series:
-                    seen.append((float(size.removesuffix(" bytes")), middle_seconds(journal.quiet_rounds(name))))
-            seen.sort()
+            seen = _points(journal, exchange.series)
             if not seen:
                 continue
             if exchange.kind == TRANSFER:
@@ -202,17 +207,10 @@ def _device(
     if not any(sample.work.flops for sample in seconds):
         raise ProfileError("no op was measured; measure longer, or continue with --resume")
     rates, fits = _rates(kind, seconds)
-    # Without a measured copy, the op that moves most bytes gives the bandwidth.
-    copies = [sample for sample in seconds if sample.work.family == COPY]
-    largest = max(copies or seconds, key=lambda sample: sample.work.bytes)
-    highest: dict[str, float] = {}
-    for sample, spent in seconds.items():
-        if sample.work.flops:
-            highest[sample.work.dtype] = max(highest.get(sample.work.dtype, 0.0), sample.work.flops / spent)
     device = Device(
         kind,
-        tuple(sorted(highest.items())),
-        largest.work.bytes / seconds[largest],
+        _flops(seconds),
+        _bandwidth(seconds),
         min(journal.about["devices"][rank][1] for rank in ranks),
         min(spent for sample, spent in seconds.items() if sample.work.bytes),
         rates,
@@ -239,6 +237,22 @@ def _rates(kind: str, seconds: Mapping[OpSample, float]) -> tuple[tuple[OpRate, 
         name = f"{kind}: {rate.family or 'others'} in {rate.dtype or 'any dtype'}"
         fits.append(FittedNumbers(name, numbers, len(residuals), statistics.median(errors), max(errors)))
     return tuple(rates), fits
+
+
+def _flops(seconds: Mapping[OpSample, float]) -> tuple[tuple[str, float], ...]:
+    """Return, by dtype, the most floating-point operations per second that an op reached."""
+    highest: dict[str, float] = {}
+    for sample, spent in seconds.items():
+        if sample.work.flops:
+            highest[sample.work.dtype] = max(highest.get(sample.work.dtype, 0.0), sample.work.flops / spent)
+    return tuple(sorted(highest.items()))
+
+
+def _bandwidth(seconds: Mapping[OpSample, float]) -> float:
+    """Return the bytes per second of the largest copy, or of the op that moves most bytes if no copy was measured."""
+    copies = [sample for sample in seconds if sample.work.family == COPY]
+    largest = max(copies or seconds, key=lambda sample: sample.work.bytes)
+    return largest.work.bytes / seconds[largest]
 
 
 def with_table(cluster: Cluster, journal: Journal, samples: Sequence[OpSample] = ()) -> Cluster:
