@@ -33,6 +33,8 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 Row = Mapping[str, Any]
 """A row of a table: values by column."""
 
+Rows = list[dict[str, Any]]
+
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser whose `--help` shows the docstring of the script."""
@@ -65,6 +67,11 @@ def skip(reason: object) -> NoReturn:
     sys.exit(0)
 
 
+def columns_of(rows: Sequence[Row], *names: str) -> dict[str, list[Any]]:
+    """Return the values of columns, each as a series of a plot."""
+    return {name: [row[name] for row in rows] for name in names}
+
+
 def quiet() -> None:
     """Hide the warnings of Python and the messages of the library."""
     warnings.simplefilter("ignore")
@@ -87,16 +94,16 @@ def publish(name: str, rows: Sequence[Row], *, hidden: Collection[str] = ()) -> 
     """
     Print `rows` as a table and write them, with the machine and the command, to `results/NAME.json`.
 
-    Args:
-        hidden: columns that are written to the file but not printed.
+    Columns of lists and dicts, and `hidden` columns, are written to the file but not printed.
     """
     script = Path(sys.argv[0]).resolve()
     words = [str(script.relative_to(ROOT) if script.is_relative_to(ROOT) else script), *sys.argv[1:]]
     command = f"python {shlex.join(words)}"
     table = Table(title=f"{name}  ({command})")
-    columns = [column for column in rows[0] if column not in hidden]
+    first = rows[0]
+    columns = [name for name, value in first.items() if name not in hidden and not isinstance(value, list | dict)]
     for column in columns:
-        table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
+        table.add_column(column, justify="left" if isinstance(first[column], str) else "right")
     for row in rows:
         values = [row.get(column, "") for column in columns]
         table.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in values))
@@ -106,6 +113,22 @@ def publish(name: str, rows: Sequence[Row], *, hidden: Collection[str] = ()) -> 
     machine = {"python": platform.python_version(), "machine": platform.machine(), "cores": cores}
     content = {"command": command, "machine": machine, "rows": list(rows)}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+Section = tuple[Callable[[argparse.Namespace], Rows], Callable[[str, Rows], None] | None]
+"""A function from the options of a script to the rows of a table, and a function that plots them by name."""
+
+
+def publish_sections(
+    script: str, sections: Mapping[str, Section], options: argparse.Namespace, *, hidden: Collection[str] = ()
+) -> None:
+    """Make, publish and plot the sections that `--only` names."""
+    for name in options.only:
+        make, plot_rows = sections[name]
+        rows = make(options)
+        publish(f"{script}_{name}", rows, hidden=hidden)
+        if plot_rows is not None:
+            plot_rows(f"{script}_{name}", rows)
 
 
 def write_between(page: Path, begin: str, end: str, text: str) -> None:

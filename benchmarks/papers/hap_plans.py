@@ -10,8 +10,8 @@ The models are the models of HAP's released code at the sizes of its table 1, wh
 The batch is 64 samples per GPU, or 32 for BERT-MoE (7.1). A cluster of fewer than 64 GPUs has as many GPUs of every
 machine, as the paper's artifact runs it.
 
-The baselines are pipelines of passes, as in `_plain_plans.py`. Each is judged on the mesh of machines and GPUs and on
-one axis of all GPUs, and the faster one counts:
+The baselines are pipelines of passes. Each is judged on the mesh of machines and GPUs and on one axis of all GPUs, and
+the faster one counts:
 
 - DP-EV: data parallelism with equal shares of the batch, gradients in buckets and overlapped, as PyTorch's DDP.
 - DP-CP: the same with shares in proportion to the FLOP/s of the GPUs.
@@ -19,13 +19,11 @@ one axis of all GPUs, and the faster one counts:
   over all GPUs, with data parallelism or ZeRO 1 for all other parameters.
 - HAP: A* and the linear program of shares in turn, on one axis of all GPUs. Its program overlaps communication as ours
   does, which HAP's does not.
-
-TAG, the fourth baseline of the paper, is not modelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from math import inf
@@ -35,11 +33,10 @@ from typing import Any
 import torch
 from _plain_plans import Judged, pins_of, step_seconds, tightest
 from _report import ROOT, progress
-from xdsl.context import Context
+from _steps import planned, prepared
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
@@ -49,9 +46,7 @@ from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.moe import sparsely_gated
 from shardwright.models.vgg import VGG, VGGConfig, vgg_step
 from shardwright.models.vit import ViTConfig, vit_step
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError
-from shardwright.passes.pipeline import Pipeline, run_pipeline
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.search_strategy import SearchStrategyPass
@@ -95,13 +90,6 @@ MODELS: Mapping[str, Callable[[int], TrainingStep]] = {
 """The makers of the steps of table 1, by number of GPUs."""
 
 
-def prepared(step: TrainingStep) -> ModuleOp:
-    """Return a step after the passes that come before any decision."""
-    module = import_training_step(step)
-    run_pipeline(Context(), module, "prepare", verify_each=False)
-    return module
-
-
 @lru_cache(maxsize=2)
 def imported(model: str, gpus: int) -> ModuleOp:
     """Return a prepared step of table 1."""
@@ -132,12 +120,9 @@ def flat(cluster: Cluster) -> Mesh:
     return Mesh((Axis("gpu", cluster.mesh.device_count),), cluster.mesh.name)
 
 
-def planned(step: ModuleOp, cluster: Cluster, *passes: str | ModulePass) -> ModuleOp:
-    """Return the step on the cluster after the passes."""
-    module = step.clone()
-    add_cluster(module, cluster)
-    run_pipeline(Context(), module, Pipeline.of(*passes), verify_each=False)
-    return module
+def in_a_row(cluster: Cluster) -> Cluster:
+    """Return the cluster on one axis of all devices."""
+    return on_mesh(cluster, flat(cluster))
 
 
 def judge(step: ModuleOp, cluster: Cluster, name: str, *passes: str | ModulePass) -> Judged:
@@ -162,36 +147,32 @@ def by_speed(cluster: Cluster) -> str:
     return f'balance-ratios{{axis={first.name} ratios="{shares}"}}'
 
 
-def fixed(*presets: str, pins: str = "", axes: tuple[str, ...] = ()) -> SearchStrategyPass:
-    """Return the pass that completes presets over the axes, and pins."""
-    return SearchStrategyPass("fixed", pins_of(*((preset, axes) for preset in presets)) + pins)
-
-
-def deepspeed_moe(preset: str, axes: tuple[str, ...]) -> SearchStrategyPass:
-    """Return the pass that splits the experts over all axes, evenly, and completes a preset for everything else."""
-    return fixed(preset, axes=axes, pins=EXPERTS % ", ".join(f'"{axis}"' for axis in axes))
-
-
-def _baselines(cluster: Cluster, *, has_experts: bool) -> Iterator[tuple[str, tuple[str | ModulePass, ...]]]:
-    """Yield the name and the passes of each baseline on the cluster's mesh; several may have one name."""
-    axes = cluster.mesh.names
-    yield "DP-EV", (fixed("dp", axes=axes), "program")
-    if len(cluster.kinds_used) > 1:
-        yield "DP-CP", (fixed("dp", axes=axes), by_speed(cluster), "program")
-    if has_experts:
-        yield from (("DeepSpeed", (deepspeed_moe(preset, axes), "program")) for preset in ("dp", "zero1"))
-    else:
-        yield from (("DeepSpeed", (fixed(preset, axes=axes), "program")) for preset in ("zero1", "zero3"))
+def fixed(preset: str, pins: str = "", axes: tuple[str, ...] = ("gpu",)) -> SearchStrategyPass:
+    """Return the pass that completes a preset over the axes, and pins."""
+    return SearchStrategyPass("fixed", pins_of((preset, axes)) + pins)
 
 
 def baselines(step: ModuleOp, cluster: Cluster, *, has_experts: bool) -> dict[str, Judged]:
     """Return the fastest plan of each baseline that fits in memory, or a plan that does not fit."""
     best: dict[str, Judged] = {}
     for mesh in dict.fromkeys((cluster.mesh, flat(cluster))):
-        placed = on_mesh(cluster, mesh)
-        for name, passes in _baselines(placed, has_experts=has_experts):
-            judged = judge(step, placed, name, *passes)
-            best[name] = min(best.get(name, judged), judged, key=_key)
+        placed, axes = on_mesh(cluster, mesh), mesh.names
+        data_parallel = fixed("dp", axes=axes)
+        ways: list[tuple[str, tuple[str | ModulePass, ...]]] = [("DP-EV", (data_parallel,))]
+        if len(cluster.kinds_used) > 1:
+            ways.append(("DP-CP", (data_parallel, by_speed(placed))))
+        if has_experts:
+            pins = EXPERTS % ", ".join(f'"{axis}"' for axis in axes)
+            ways += (("DeepSpeed", (fixed(preset, axes=axes, pins=pins),)) for preset in ("dp", "zero1"))
+        else:
+            ways += (("DeepSpeed", (fixed(preset, axes=axes),)) for preset in ("zero1", "zero3"))
+        for name, passes in ways:
+            judged = judge(step, placed, name, *passes, "program")
+            best[name] = min(
+                best.get(name, judged),
+                judged,
+                key=lambda each: (not each.counts, inf if each.step is None else each.step),
+            )
     return best
 
 
@@ -201,7 +182,7 @@ def _key(judged: Judged) -> tuple[bool, float]:
 
 def haps(step: ModuleOp, cluster: Cluster) -> Judged:
     """Return the plan of HAP's own algorithm."""
-    return judge(step, on_mesh(cluster, flat(cluster)), "HAP", TURNS, "program")
+    return judge(step, in_a_row(cluster), "HAP", TURNS, "program")
 
 
 def auto(step: ModuleOp, cluster: Cluster, **options: Any) -> Judged:

@@ -9,16 +9,16 @@ kernels and is not modelled.
 
 from __future__ import annotations
 
-import sys
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
 
 from _plain_plans import step_seconds, tightest
-from _report import plot_bars, plot_curves, plot_grouped, progress
+from _report import Rows, Section, columns_of, plot_bars, plot_curves, plot_grouped, progress
 from hidup_plans import ONE_MACHINE, Outcome, Planner, Setting
 
 from shardwright.dialects.step import sharding_of
@@ -43,6 +43,8 @@ TABLE_3 = {
 """Peak memory in GB by system, in the order of `MODELS`."""
 
 MODELS = ("bert-sgmoe", "bert-switch", "vit-sgmoe", "vit-switch")
+STUDIED = MODELS[0]
+"""The model of the sections that have one model."""
 
 FIGURE_8 = {
     "hidup-2x4-10g": "up to 14 % over the best",
@@ -58,29 +60,20 @@ def by_way(setting: Setting) -> Mapping[str, Any]:
     planner = Planner(setting)
     hidup, deepspeed = planner.in_hidups_way(), planner.in_deepspeeds_way()
     hand, whole, duplex = planner.expert_parallel(), planner.whole(), planner.duplex()
-    row = {
-        "DeepSpeed's way ms": 1e3 * deepspeed.seconds,
-        "HiDup's way ms": 1e3 * hidup.seconds,
-        "over DeepSpeed": deepspeed.seconds / hidup.seconds - 1,
-        "expert parallel ms": 1e3 * hand.seconds,
-        "whole ms": 1e3 * whole.seconds,
-        "duplex ms": 1e3 * duplex.seconds,
-        "overlap of duplex": duplex.overlap.ratio,
-        "faster": "duplex" if duplex.seconds < whole.seconds else "whole",
-        "speed-up": hand.seconds / min(whole.seconds, duplex.seconds) - 1,
-    }
-    print(setting, row, file=sys.stderr, flush=True)
-    return row
+    row: dict[str, Any] = {"DeepSpeed's way ms": 1e3 * deepspeed.seconds, "HiDup's way ms": 1e3 * hidup.seconds}
+    row |= {"over DeepSpeed": deepspeed.seconds / hidup.seconds - 1, "expert parallel ms": 1e3 * hand.seconds}
+    row |= {"whole ms": 1e3 * whole.seconds, "duplex ms": 1e3 * duplex.seconds}
+    row |= {"overlap of duplex": duplex.overlap.ratio}
+    row |= {"faster": "duplex" if duplex.seconds < whole.seconds else "whole"}
+    return progress({**row, "speed-up": hand.seconds / min(whole.seconds, duplex.seconds) - 1})
 
 
-def compared(
-    settings: Sequence[Setting], *, label: Callable[[Setting], str], says: Callable[[Setting], str]
-) -> list[dict[str, Any]]:
+def compared(settings: Sequence[Setting], label: Callable[[Setting], str], says: Callable[[Setting], str]) -> Rows:
     """Return each setting in all ways, with the statement in the paper's text."""
     return [{"setting": label(setting), **by_way(setting), "paper": says(setting)} for setting in settings]
 
 
-def scale(models: Sequence[str], gpus: Sequence[int]) -> list[dict[str, Any]]:
+def scale(options: Namespace) -> Rows:
     """Return figure 6: up to 64 GPUs on 8 machines."""
 
     def says(setting: Setting) -> str:
@@ -88,44 +81,39 @@ def scale(models: Sequence[str], gpus: Sequence[int]) -> list[dict[str, Any]]:
             return "up to 61 % over the best"
         return "like the best" if setting.gpus <= 16 else "up to 18 % over the best"
 
-    settings = [Setting(model, count, "hidup-8x8") for model in models for count in gpus]
-    return compared(settings, label=lambda setting: f"{setting.model}, {setting.gpus} GPUs", says=says)
+    settings = [Setting(model, count, "hidup-8x8") for model in options.models for count in options.gpus]
+    return compared(settings, lambda setting: f"{setting.model}, {setting.gpus} GPUs", says)
 
 
-def single(models: Sequence[str]) -> list[dict[str, Any]]:
+def single(options: Namespace) -> Rows:
     """Return figure 7: a single machine of 8 GPUs, with data parallelism as in PyTorch DDP and Horovod."""
-    rows: list[dict[str, Any]] = []
-    for model in models:
-        setting = Setting(model, 8, "hidup-8x8")
-        (row,) = compared([setting], label=lambda case: case.model, says=lambda _: "as DDP and Horovod")
-        ddp = Planner(setting).data_parallel().seconds
-        rows.append({**row, "DDP ms": 1e3 * ddp, "HiDup over DDP": ddp / (1e-3 * row["HiDup's way ms"]) - 1})
+    settings = [Setting(model, 8, "hidup-8x8") for model in options.models]
+    rows = compared(settings, lambda setting: setting.model, lambda _: "as DDP and Horovod")
+    for setting, row in zip(settings, rows, strict=True):
+        ddp = 1e3 * Planner(setting).data_parallel().seconds
+        row |= {"DDP ms": ddp, "HiDup over DDP": ddp / row["HiDup's way ms"] - 1}
     return rows
 
 
-def bandwidth(model: str) -> list[dict[str, Any]]:
+def bandwidth(_: Namespace) -> Rows:
     """Return figure 8: two machines of four GPUs at three rates."""
-    settings = [Setting(model, 8, f"hidup-2x4-{rate}") for rate in ("10g", "30g", "100g")]
-    return compared(settings, label=lambda setting: setting.cluster, says=lambda setting: FIGURE_8[setting.cluster])
+    settings = [Setting(STUDIED, 8, cluster) for cluster in FIGURE_8]
+    return compared(settings, lambda setting: setting.cluster, lambda setting: FIGURE_8[setting.cluster])
 
 
-def batch(model: str, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def batch(options: Namespace) -> Rows:
     """Return figure 9: the number of samples per GPU, on two machines at 100 Gbit/s."""
-    settings = [Setting(model, 8, "hidup-2x4-100g", size) for size in sizes]
-    return compared(
-        settings,
-        label=lambda setting: f"{setting.a_card} a GPU",
-        says=lambda setting: "faster" if setting.a_card > 16 else "like the others",
-    )
+    settings = [Setting(STUDIED, 8, "hidup-2x4-100g", size) for size in options.sizes]
+    label, says = "{} a GPU".format, ("like the others", "faster")
+    return compared(settings, lambda setting: label(setting.a_card), lambda setting: says[setting.a_card > 16])
 
 
-def interference(model: str) -> list[dict[str, Any]]:
+def interference(_: Namespace) -> Rows:
     """Return how much the interference of table 2 slows the steps of our two fastest plans."""
-    rows: list[dict[str, Any]] = []
-    outcomes: dict[int, dict[str, Outcome]] = {}
+    rows, outcomes = Rows(), dict[int, dict[str, Outcome]]()
     for name, (cluster, gpus, slower) in TABLE_2.items():
         if gpus not in outcomes:
-            planner = Planner(Setting(model, gpus, cluster))
+            planner = Planner(Setting(STUDIED, gpus, cluster))
             outcomes[gpus] = {"whole": planner.whole(), "duplex": planner.duplex()}
         row: dict[str, Any] = {"measured": name, "products take": slower}
         for way, outcome in outcomes[gpus].items():
@@ -142,10 +130,10 @@ def _disturbed(outcome: Outcome, slower: float) -> float:
     return step_seconds(module)
 
 
-def memory(models: Sequence[str]) -> list[dict[str, Any]]:
+def memory(options: Namespace) -> Rows:
     """Return table 3: the peak memory of a GPU, on one machine of four GPUs."""
-    rows: list[dict[str, Any]] = []
-    for model in models:
+    rows = Rows()
+    for model in options.models:
         planner = Planner(Setting(model, 4, "hidup-2x4-100g"))
         ways = {
             "DDP": planner.data_parallel(),
@@ -156,104 +144,100 @@ def memory(models: Sequence[str]) -> list[dict[str, Any]]:
         }
         for way, outcome in ways.items():
             paper = TABLE_3.get(way, (None,) * len(MODELS))[MODELS.index(model)]
-            rows.append({"model": model, "plan": way, "GB": tightest(outcome.module)[0] / 1e9, "paper's GB": paper})
-            rows[-1] |= {"step ms": 1e3 * outcome.seconds}
-            progress(rows[-1])
+            row = {"model": model, "plan": way, "GB": tightest(outcome.module)[0] / 1e9, "paper's GB": paper}
+            rows.append(progress(row | {"step ms": 1e3 * outcome.seconds}))
     return rows
 
 
-def plot_memory(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def plot_memory(name: str, rows: Rows) -> None:
     """Plot peak memory by model: the paper's systems, and the same plans here."""
     models = list(dict.fromkeys(row["model"] for row in rows))
     series: dict[str, list[float]] = {}
     for way in dict.fromkeys(row["plan"] for row in rows):
-        mine = [row for row in rows if row["plan"] == way]
-        series[way] = [row["GB"] for row in mine]
-        if mine[0]["paper's GB"] is not None:
-            series[f"{way}, paper"] = [row["paper's GB"] for row in mine]
-    title = "Table 3 of HiDup: peak memory of a GPU"
-    plot_grouped(name, models, series, title=title, ylabel="GB")
+        mine = columns_of([row for row in rows if row["plan"] == way], "GB", "paper's GB")
+        series[way] = mine["GB"]
+        if mine["paper's GB"][0] is not None:
+            series[f"{way}, paper"] = mine["paper's GB"]
+    plot_grouped(name, models, series, title="Table 3 of HiDup: peak memory of a GPU", ylabel="GB")
 
 
-def ceiling(models: Sequence[str], gpus: Sequence[int], rates: Sequence[float]) -> list[dict[str, Any]]:
+def ceiling(options: Namespace) -> Rows:
     """
     Return how much overlap can save at most, by the rate between machines as a multiple of the paper's 9.71 Gbit/s.
 
     If a step computes for C seconds and communicates for S, overlap saves at most the shorter of both. `ceiling` is
     (C + S) / max(C, S) - 1, the speed-up of a plan that hides all of it. `our duplex` has split experts, as DeepSpeed.
     """
-    rows: list[dict[str, Any]] = []
-    for model, count, times in product(models, gpus, rates):
+    rows = Rows()
+    for model, count, times in product(options.models, options.gpus[-1:], options.rates):
         setting = Setting(model, count, "hidup-8x8")
-        planner = Planner(setting, _faster_network(setting.on(), times))
+        topology = setting.on().topology
+        assert topology is not None
+        nics = {host.nic for host in topology.hosts}
+        planner = Planner(setting, faster(setting.on(), lambda times=times: times, nics, latency=False))
         deepspeed, hidup, ours = planner.in_deepspeeds_way(), planner.in_hidups_way(), planner.expert_duplex()
         compute, sent = deepspeed.overlap.compute, deepspeed.overlap.communication
-        rows.append(
-            {
-                "model": model,
-                "GPUs": count,
-                "rate": times,
-                "compute s": compute,
-                "sent s": sent,
-                "ceiling": (compute + sent) / max(compute, sent) - 1,
-                "DeepSpeed's way s": deepspeed.seconds,
-                "HiDup's way s": hidup.seconds,
-                "HiDup over DeepSpeed": deepspeed.seconds / hidup.seconds - 1,
-                "our duplex s": ours.seconds,
-                "ours over DeepSpeed": deepspeed.seconds / ours.seconds - 1,
-            }
-        )
-        progress(rows[-1])
+        row = {"model": model, "GPUs": count, "rate": times, "compute s": compute, "sent s": sent}
+        row |= {"ceiling": (compute + sent) / max(compute, sent) - 1, "DeepSpeed's way s": deepspeed.seconds}
+        row |= {"HiDup's way s": hidup.seconds, "HiDup over DeepSpeed": deepspeed.seconds / hidup.seconds - 1}
+        row |= {"our duplex s": ours.seconds, "ours over DeepSpeed": deepspeed.seconds / ours.seconds - 1}
+        rows.append(progress(row))
     return rows
 
 
-def _faster_network(cluster: Cluster, times: float) -> Cluster:
-    """Return the cluster with NICs of `times` the bandwidth."""
+def faster(
+    cluster: Cluster, times: Callable[[], float], names: Collection[str] = (), *, latency: bool = True
+) -> Cluster:
+    """
+    Return the cluster with faster wires.
+
+    Args:
+        times: factor of the next level's bandwidth.
+        names: names of the levels; by default all.
+        latency: whether latencies are shorter by the same factor.
+    """
     topology = cluster.topology
     assert topology is not None
-    nics = {host.nic for host in topology.hosts}
-    levels = tuple(
-        replace(level, bandwidth=level.bandwidth * times) if level.name in nics else level for level in topology.levels
-    )
-    return replace(cluster, topology=replace(topology, levels=levels))
+    levels = list(topology.levels)
+    for at, level in enumerate(levels):
+        if not names or level.name in names:
+            factor = times()
+            levels[at] = replace(level, bandwidth=level.bandwidth * factor)
+            if latency:
+                levels[at] = replace(levels[at], latency=level.latency / factor, start=level.start / factor)
+    return replace(cluster, topology=replace(topology, levels=tuple(levels)))
 
 
-def plot_ceiling(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def plot_ceiling(name: str, rows: Rows) -> None:
     """Plot the most that overlap can save, and the speed-up of HiDup's way, by the rate of the network."""
     series: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        for column in ("ceiling", "HiDup over DeepSpeed", "ours over DeepSpeed"):
-            points = series.setdefault(f"{row['model']}, {row['GPUs']} GPUs: {column}", [])
-            points.append((row["rate"], 100 * row[column]))
-    title = "HiDup: the most that overlap can save"
-    plot_curves(name, series, title=title, xlabel="rate between machines / 9.71 Gbit/s", ylabel="speed-up, %")
+    for row, column in product(rows, ("ceiling", "HiDup over DeepSpeed", "ours over DeepSpeed")):
+        points = series.setdefault(f"{row['model']}, {row['GPUs']} GPUs: {column}", [])
+        points.append((row["rate"], 100 * row[column]))
+    xlabel, ylabel = "rate between machines / 9.71 Gbit/s", "speed-up, %"
+    plot_curves(name, series, title="HiDup: the most that overlap can save", xlabel=xlabel, ylabel=ylabel)
 
 
-def plot_figure(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def plot_figure(name: str, rows: Rows) -> None:
     """Plot the milliseconds of a step in each way."""
-    ways = [column for column in rows[0] if column.endswith(" ms")]
-    series = {way.removesuffix(" ms"): [row[way] for row in rows] for way in ways}
-    title = f"HiDup, {name.removeprefix('hidup_')}"
-    plot_grouped(name, [row["setting"] for row in rows], series, title=title, ylabel="simulated step, ms")
+    series = {way.removesuffix(" ms"): [row[way] for row in rows] for way in rows[0] if way.endswith(" ms")}
+    labels, title = [row["setting"] for row in rows], f"HiDup, {name.removeprefix('hidup_')}"
+    plot_grouped(name, labels, series, title=title, ylabel="simulated step, ms")
 
 
-def placement(model: str) -> list[dict[str, Any]]:
+def placement(_: Namespace) -> Rows:
     """Return figures 11 and 12 by rate: how many parameters are split, and the signatures of experts and gating."""
-    rows: list[dict[str, Any]] = []
-    for rate in ("10g", "30g", "100g"):
-        planner = Planner(Setting(model, 8, f"hidup-2x4-{rate}"))
-        for way, plan in (("duplex", planner.duplex), ("pareto-dp", planner.pareto_dp)):
-            outcome = plan()
-            ((view, _),) = step_views(outcome.module)
+    rows = Rows()
+    told = {"10g": "gating on every card", "30g": "", "100g": "experts apart, as GShard"}
+    for rate, says in told.items():
+        planner = Planner(Setting(STUDIED, 8, f"hidup-2x4-{rate}"))
+        for way, outcome in (("duplex", planner.duplex()), ("pareto-dp", planner.pareto_dp())):
+            view = step_views(outcome.module)[0][0]
             homes = [sharding_of(value.argument) for value in view.inputs if value.role == "train.param"]
             split = sum(bool(home.split_axes) for home in homes)
-            says = "experts apart, as GShard" if rate == "100g" else "gating on every card" if rate == "10g" else ""
-            rows.append(
-                {"rate": rate, "plan": way, "strategy": outcome.name, "step ms": 1e3 * outcome.seconds}
-                | {"split": split, "whole": len(homes) - split, "experts": _products(view, ".mlp.experts")}
-                | {"gating": _products(view, ".router"), "figure 12": says}
-            )
-            progress(rows[-1])
+            row = {"rate": rate, "plan": way, "strategy": outcome.name, "step ms": 1e3 * outcome.seconds}
+            row |= {"split": split, "whole": len(homes) - split, "experts": _products(view, ".mlp.experts")}
+            rows.append(progress(row | {"gating": _products(view, ".router"), "figure 12": says}))
     return rows
 
 
@@ -263,10 +247,20 @@ def _products(view: StepView, part: str) -> str:
     return Counter(str(op.signature) for op in products).most_common(1)[0][0]
 
 
-def plot_placement(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def plot_placement(name: str, rows: Rows) -> None:
     """Plot the numbers of split and of whole parameters, by rate."""
-    series = {kind: [row[kind] for row in rows] for kind in ("whole", "split")}
-    title = "HiDup, figure 11: placement of parameters"
-    plot_bars(
-        name, [f"{row['rate']}, {row['plan']}" for row in rows], series, title=title, ylabel="tensors of parameters"
-    )
+    labels, title = [f"{row['rate']}, {row['plan']}" for row in rows], "HiDup, figure 11: placement of parameters"
+    plot_bars(name, labels, columns_of(rows, "whole", "split"), title=title, ylabel="tensors of parameters")
+
+
+FIGURES: dict[str, Section] = {
+    "single": (single, plot_figure),
+    "scale": (scale, plot_figure),
+    "bandwidth": (bandwidth, plot_figure),
+    "batch": (batch, plot_figure),
+    "memory": (memory, plot_memory),
+    "interference": (interference, None),
+    "ceiling": (ceiling, plot_ceiling),
+    "placement": (placement, plot_placement),
+}
+"""The sections of this module."""

@@ -2,11 +2,9 @@
 HiDup's figure 10: the training loss of BERT-SGMoE by time (`hidup.py --only loss [--steps N] [--text FILE]`).
 
 The paper trains on eight GPUs until convergence. Here a small BERT-SGMoE (4 layers of 64, 4 experts) learns to fill in
-masked words in float64, on one device by PyTorch and on two processes by the two compared programs: GShard's strategy
-with an unsplit batch (DeepSpeed's) and in duplex by phases (HiDup's). The losses are measured. Times are simulated: a
-step takes the seconds of the paper's model on the paper's cluster in that way (`bandwidth`, 100 Gbit/s).
-
-The words come from a text file, by default from this repository's documentation.
+masked words of a text in float64, on one device by PyTorch and on two processes by the two compared programs: GShard's
+strategy with an unsplit batch (DeepSpeed's) and in duplex by phases (HiDup's). The losses are measured. Times are
+simulated: a step takes the seconds of the paper's model on the paper's cluster in that way (`bandwidth`, 100 Gbit/s).
 """
 
 from __future__ import annotations
@@ -15,10 +13,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from _report import plot_curves
+from _report import ROOT, Rows, plot_curves
 from _sides import executor_of
 from hidup_figures import by_way
 from hidup_plans import HALVES, Setting
@@ -35,7 +32,6 @@ from shardwright.passes.pipeline import Pipeline
 from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.runtime import run_ranks
 
-DOCS = Path(__file__).parents[2] / "docs"
 LENGTH, BATCH, WORDS = 32, 32, 1000
 MASKED = 0
 """Token of a masked word. Token 1 is any word that is not among the most common."""
@@ -51,15 +47,11 @@ WAYS = {
 }
 
 
-def tokens_of(text: str) -> torch.Tensor:
-    """Return the words of a text as tokens: the `WORDS` most common words from 2 on, all others as 1."""
+def batches_of(text: str, steps: int) -> list[dict[str, torch.Tensor]]:
+    """Return `steps` batches of random windows of a text, with 15 % of their words masked."""
     words = text.split()
     token_of = {word: 2 + place for place, (word, _) in enumerate(Counter(words).most_common(WORDS))}
-    return torch.tensor([token_of.get(word, 1) for word in words])
-
-
-def batches_of(tokens: torch.Tensor, steps: int) -> list[dict[str, torch.Tensor]]:
-    """Return `steps` batches of random windows, with 15 % of their words masked."""
+    tokens = torch.tensor([token_of.get(word, 1) for word in words])
     generator = torch.Generator().manual_seed(0)
     batches: list[dict[str, torch.Tensor]] = []
     for _ in range(steps):
@@ -67,22 +59,16 @@ def batches_of(tokens: torch.Tensor, steps: int) -> list[dict[str, torch.Tensor]
         rows = tokens[starts + torch.arange(LENGTH)]
         chosen = torch.rand(BATCH, LENGTH, generator=generator) < 0.15
         chosen[:, 0] = True
-        batches.append(
-            {
-                "tokens": torch.where(chosen, MASKED, rows),
-                "segments": torch.zeros(BATCH, LENGTH, dtype=torch.long),
-                "mask": torch.ones(BATCH, LENGTH, dtype=torch.bool),
-                "labels": torch.where(chosen, rows, IGNORED),
-            }
-        )
+        segments, mask = torch.zeros(BATCH, LENGTH, dtype=torch.long), torch.ones(BATCH, LENGTH, dtype=torch.bool)
+        batch = {"tokens": torch.where(chosen, MASKED, rows), "segments": segments, "mask": mask}
+        batches.append(batch | {"labels": torch.where(chosen, rows, IGNORED)})
     return batches
 
 
 def small_step(batch: Mapping[str, torch.Tensor]) -> TrainingStep:
     """Return the step of a small BERT-SGMoE."""
-    config = BertConfig(
-        layers=4, width=64, heads=4, vocabulary=WORDS + 2, positions=LENGTH, experts=sparsely_gated(4), tied=False
-    )
+    experts = sparsely_gated(4)
+    config = BertConfig(4, width=64, heads=4, vocabulary=WORDS + 2, positions=LENGTH, experts=experts, tied=False)
     return TrainingStep(
         model=partial(Bert, config),
         loss=partial(balanced, loss=token_cross_entropy),
@@ -115,38 +101,28 @@ def on_ranks(text: str, batches: Sequence[Mapping[str, torch.Tensor]]) -> list[f
     return [executor.step(batch).item() for batch in batches]
 
 
-def losses(steps: int, text: Path | None) -> list[dict[str, Any]]:
+def losses(steps: int, text: Path | None) -> Rows:
     """Return a row for each way: its last loss, the largest error against one device, and its seconds."""
-    files = [text] if text is not None else sorted(DOCS.glob("*.md"))
-    batches = batches_of(tokens_of("\n".join(file.read_text() for file in files)), steps)
+    files = [text] if text is not None else sorted((ROOT / "docs").glob("*.md"))
+    batches = batches_of("\n".join(file.read_text() for file in files), steps)
     step = small_step(batches[0])
     alone = on_one_device(step, batches)
     cluster = on_mesh(find_cluster("hidup-2x4-100g"), Mesh.of(gpu=2))
     seconds = by_way(Setting("bert-sgmoe", 8, "hidup-2x4-100g"))
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for way, passes in WAYS.items():
-        search = SearchStrategyPass(pins=EXPERTS_APART)
-        pipeline = Pipeline.of("prepare", search, passes, "finish")
+        pipeline = Pipeline.of("prepare", SearchStrategyPass(pins=EXPERTS_APART), passes, "finish")
         compiled = compile_step(step, cluster, PlanOptions(dtype=torch.float64, pipeline=pipeline))
         own_losses, *_ = run_ranks(on_ranks, 2, compiled.program, batches, timeout=1200)
         a_step = 1e-3 * seconds[f"{way} ms"]
         error = max(abs(own - other) / other for own, other in zip(own_losses, alone, strict=True))
-        rows.append(
-            {
-                "way": way,
-                "steps": steps,
-                "first loss": own_losses[0],
-                "last loss": sum(own_losses[-10:]) / len(own_losses[-10:]),
-                "from one device": error,
-                "s of a step": a_step,
-                "s to the last": steps * a_step,
-                "losses": own_losses,
-            }
-        )
+        row = {"way": way, "steps": steps, "first loss": own_losses[0]}
+        row |= {"last loss": sum(own_losses[-10:]) / len(own_losses[-10:]), "from one device": error}
+        rows.append(row | {"s of a step": a_step, "s to the last": steps * a_step, "losses": own_losses})
     return rows
 
 
-def plot_losses(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def plot_losses(name: str, rows: Rows) -> None:
     """Plot losses by simulated seconds, as means over five steps."""
     series: dict[str, list[tuple[float, float]]] = {}
     for row in rows:

@@ -17,15 +17,13 @@ measured an overlap of 0.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
-from xdsl.context import Context
+from _steps import after, planned, prepared
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import import_training_step
-from shardwright.api.training_step import TrainingStep
 from shardwright.dialects import train
 from shardwright.dialects.compute import shape_of
 from shardwright.dialects.spmd import StartOp
@@ -39,14 +37,12 @@ from shardwright.ir.submesh import on_mesh
 from shardwright.models.bert import BertConfig, bert_step
 from shardwright.models.moe import MoEConfig, sparsely_gated, switch
 from shardwright.models.vit import ViTConfig, vit_step
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.names import category
 from shardwright.passes.analysis.simulation.overlap_report import overlaps
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
-from shardwright.passes.planning.candidates import ADDITIVE, FIRST, Candidate, Choice, Layout, preset
+from shardwright.passes.planning.candidates import FIRST, Candidate, Choice, Layout, preset
 from shardwright.passes.planning.notes import Refused
 
 HALVES = "split-batch{parts=2 unrolled=true},communicate"
@@ -54,24 +50,28 @@ BLOCKING = "overlap{gradients=false gathers=false activations=false},join-update
 TENSOR_BY_TENSOR = "overlap{activations=false bucket_mb=0.0001},join-updates"
 """Overlap of parameter gathers and gradient reductions with computation, one bucket for each tensor."""
 
-A_CARD = 32
-"""Samples per GPU, chosen by us: in the paper the batch grows with the GPUs (6.1), but its size is missing."""
-
 ONE_MACHINE = Interference(compute=1.14)
 """How much an all-reduce of 256 MB slows products on one machine (table 2). Cluster files are for several machines."""
 
 EXPERTS = ".mlp.experts."
 """Part of the names of all expert parameters."""
 
+EXPERT_PARALLEL = Choice((Pin(f"layers.*{EXPERTS}*", parse_sharding('[{"gpu"}, {}, {}]')),), FIRST[1].weights)
+"""The usual choice for mixtures of experts: experts are split, and the search completes the rest."""
+
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the paper's models on one of its clusters."""
+    """
+    One of the paper's models on one of its clusters.
+
+    The batch grows with the GPUs (6.1). Its size is missing in the paper, so the samples per GPU are our choice.
+    """
 
     model: str
     gpus: int
     cluster: str
-    a_card: int = A_CARD
+    a_card: int = 32
 
     def on(self) -> Cluster:
         """Return the cluster as one axis of all its GPUs; on a single machine, products are disturbed more."""
@@ -81,22 +81,15 @@ class Setting:
         return replace(cluster, interference=ONE_MACHINE) if alone else cluster
 
 
-def training_step(model: str, gpus: int, a_card: int) -> TrainingStep:
-    """Return a model of table 1: 8 layers, with a mixture of experts in every second layer."""
+@lru_cache(maxsize=2)
+def imported(model: str, gpus: int, a_card: int) -> ModuleOp:
+    """Return a prepared step of table 1: 8 layers, with a mixture of experts in every second layer."""
     kind: Callable[..., MoEConfig] = sparsely_gated if model.endswith("sgmoe") else switch
     if model.startswith("bert"):
         bert = BertConfig(layers=8, vocabulary=33278, positions=128, experts=kind(max(gpus, 2)), tied=False)
-        return bert_step(bert, batch=a_card * gpus, length=128)
+        return prepared(bert_step(bert, batch=a_card * gpus, length=128))
     vit = ViTConfig(layers=8, image=32, patch=4, classes=10, experts=kind(2 * gpus, dispatch="scatter"))
-    return vit_step(vit, batch=a_card * gpus)
-
-
-@lru_cache(maxsize=2)
-def imported(model: str, gpus: int, a_card: int) -> ModuleOp:
-    """Return the step, prepared for the passes that decide."""
-    module = import_training_step(training_step(model, gpus, a_card))
-    run_pipeline(Context(), module, "prepare", verify_each=False)
-    return module
+    return prepared(vit_step(vit, batch=a_card * gpus))
 
 
 @dataclass(frozen=True)
@@ -104,9 +97,8 @@ class Outcome:
     """A simulated plan."""
 
     name: str
-    choice: Choice
-    simulation: Simulation
     module: ModuleOp
+    simulation: Simulation
 
     @property
     def seconds(self) -> float:
@@ -123,101 +115,84 @@ class Planner:
     """Plans one setting in each way."""
 
     def __init__(self, setting: Setting, cluster: Cluster | None = None) -> None:
-        self.setting, self.cluster = setting, cluster if cluster is not None else setting.on()
-        module = imported(setting.model, setting.gpus, setting.a_card).clone()
-        add_cluster(module, self.cluster)
-        self.bench = CandidateCompiler(module, self.cluster)
-        self.mesh = self.cluster.mesh
+        self._cluster = cluster if cluster is not None else setting.on()
+        self._step = imported(setting.model, setting.gpus, setting.a_card)
+        self._compiler = CandidateCompiler(planned(self._step, self._cluster), self._cluster)
+        self._unsplit, self._halves = Layout(self._cluster.mesh), Layout(self._cluster.mesh, "duplex", 2)
         self._known: dict[object, Outcome] = {}
         """Outcomes by the fingerprint of the solution, since several searches may find the same."""
 
     def whole(self) -> Outcome:
         """Return the fastest plan with an unsplit batch."""
-        return min(self._tried(Layout(self.mesh), (*FIRST, expert_parallel())), key=lambda outcome: outcome.seconds)
+        return self._fastest(self._unsplit, *FIRST, EXPERT_PARALLEL)
 
     def duplex(self) -> Outcome:
         """Return the fastest plan with two interleaved parts."""
-        layout = Layout(self.mesh, "duplex", 2)
-        return min(self._tried(layout, (*FIRST, expert_parallel())), key=lambda outcome: outcome.seconds)
-
-    def pareto_dp(self) -> Outcome:
-        """Return the strategy of HiDup's algorithm, `pareto-dp`, with two interleaved parts."""
-        module = imported(self.setting.model, self.setting.gpus, self.setting.a_card).clone()
-        add_cluster(module, self.cluster)
-        passes = "search-strategy{algorithm=pareto-dp},program{mode=duplex parts=2}"
-        run_pipeline(Context(), module, passes, verify_each=False)
-        return Outcome("pareto-dp", ADDITIVE, simulate_module(module)[0], module)
+        return self._fastest(self._halves, *FIRST, EXPERT_PARALLEL)
 
     def expert_parallel(self) -> Outcome:
         """Return data parallelism with split experts."""
-        return next(self._tried(Layout(self.mesh), (expert_parallel(),)))
+        return self._fastest(self._unsplit, EXPERT_PARALLEL)
 
     def expert_duplex(self) -> Outcome:
         """Return data parallelism with split experts, with two interleaved parts."""
-        return next(self._tried(Layout(self.mesh, "duplex", 2), (expert_parallel(),)))
+        return self._fastest(self._halves, EXPERT_PARALLEL)
 
     def data_parallel(self) -> Outcome:
         """Return PyTorch's DDP: a split batch, all else replicated, and gradients reduced during backward."""
-        return next(self._tried(Layout(self.mesh), (preset(("dp", ("gpu",))),)))
+        return self._fastest(self._unsplit, preset(("dp", ("gpu",))))
 
-    @cached_property
-    def gshard(self) -> Choice:
-        """Return GShard's strategy: split experts, and all other parameters and states replicated."""
-        (view,) = self.bench.views
+    def pareto_dp(self) -> Outcome:
+        """Return the strategy of HiDup's algorithm, `pareto-dp`, with two interleaved parts."""
+        passes = "search-strategy{algorithm=pareto-dp},program{mode=duplex parts=2}"
+        return _simulated("pareto-dp", planned(self._step, self._cluster, passes))
+
+    def in_hidups_way(self) -> Outcome:
+        """Return GShard's strategy as HiDup runs it; see the docstring of this module."""
+        module = after(self._gshard(self._halves), f"{HALVES},duplex{{order=phases}}")
+        _wait_in_backward(module)
+        return _simulated("GShard", after(module, TENSOR_BY_TENSOR))
+
+    def in_deepspeeds_way(self) -> Outcome:
+        """Return GShard's strategy with an unsplit batch and blocking collectives."""
+        return _simulated("GShard", after(self._gshard(self._unsplit), f"communicate,{BLOCKING}"))
+
+    def _gshard(self, layout: Layout) -> ModuleOp:
+        """Return the step with GShard's strategy: split experts, and all other parameters and states replicated."""
+        (view,) = self._compiler.views
         others = tuple(
             Pin(value.name, Sharding.replicated(len(shape_of(value.argument))))
             for value in view.inputs
             if value.role in (train.PARAM, train.STATE) and EXPERTS not in value.name
         )
-        return Choice((*expert_parallel().pins, *others), FIRST[1].weights)
+        choice = Choice((*EXPERT_PARALLEL.pins, *others), FIRST[1].weights)
+        return self._compiler.written(self._compiler.solve(Candidate(layout, choice)))
 
-    def in_hidups_way(self) -> Outcome:
-        """Return GShard's strategy as HiDup runs it; see the docstring of this module."""
-        module = self.bench.written(self.bench.solve(Candidate(Layout(self.mesh, "duplex", 2), self.gshard)))
-        run_pipeline(Context(), module, f"{HALVES},duplex{{order=phases}}", verify_each=False)
-        wait_in_backward(module)
-        run_pipeline(Context(), module, TENSOR_BY_TENSOR, verify_each=False)
-        return Outcome("GShard", self.gshard, simulate_module(module)[0], module)
-
-    def in_deepspeeds_way(self) -> Outcome:
-        """Return GShard's strategy with an unsplit batch and blocking collectives."""
-        module = self.bench.written(self.bench.solve(Candidate(Layout(self.mesh), self.gshard)))
-        run_pipeline(Context(), module, f"communicate,{BLOCKING}", verify_each=False)
-        return Outcome("GShard", self.gshard, simulate_module(module)[0], module)
-
-    def _tried(self, layout: Layout, choices: Sequence[Choice]) -> Iterator[Outcome]:
+    def _fastest(self, layout: Layout, *choices: Choice) -> Outcome:
+        found: list[Outcome] = []
         for choice in choices:
             try:
-                solved = self.bench.solve(Candidate(layout, choice))
-                if (outcome := self._known.get(solved.fingerprint)) is None:
-                    finished = self.bench.finish(solved)
-                    outcome = Outcome(_name(choice), choice, finished.simulation, finished.module)
-                    self._known[solved.fingerprint] = outcome
+                solved = self._compiler.solve(Candidate(layout, choice))
+                if solved.fingerprint not in self._known:
+                    name = choice.name if choice.presets else f"searched ({choice.objective})"
+                    name = "expert parallel" if choice == EXPERT_PARALLEL else name
+                    finished = self._compiler.finish(solved)
+                    self._known[solved.fingerprint] = Outcome(name, finished.module, finished.simulation)
+                found.append(self._known[solved.fingerprint])
             except Refused as error:
                 print(f"{Candidate(layout, choice).name}: {error}", file=sys.stderr)
-                continue
-            yield outcome
+        return min(found, key=lambda outcome: outcome.seconds)
 
 
-def _name(choice: Choice) -> str:
-    """Return a choice in words."""
-    if choice == expert_parallel():
-        return "expert parallel"
-    return choice.name if choice.presets else f"searched ({choice.objective})"
+def _simulated(name: str, module: ModuleOp) -> Outcome:
+    return Outcome(name, module, simulate_module(module)[0])
 
 
-def expert_parallel() -> Choice:
-    """Return the usual choice for mixtures of experts: experts are split, and the search completes the rest."""
-    experts = Pin(f"layers.*{EXPERTS}*", parse_sharding('[{"gpu"}, {}, {}]'))
-    return Choice((experts,), FIRST[1].weights)
-
-
-def wait_in_backward(module: ModuleOp) -> None:
+def _wait_in_backward(module: ModuleOp) -> None:
     """Move the starts of backward's collectives right before their waits, so that nothing overlaps them."""
     for op in list(module.walk()):
         if isinstance(op, StartOp) and category(op) == "backward":
             (wait,) = (use.operation for use in op.token.uses)
             op.detach()
-            block = wait.parent
-            assert block is not None
-            block.insert_op_before(op, wait)
+            assert wait.parent is not None
+            wait.parent.insert_op_before(op, wait)
