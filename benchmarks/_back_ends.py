@@ -14,9 +14,9 @@ def restricted(cluster: Cluster, back_end: BackEnd) -> Cluster:
     """
     Return the cluster with only the numbers that a back end may use.
 
-    analytic  numbers of data sheets: latency, bandwidth, FLOP/s; no links if the cluster has hosts fitted    also
-    numbers fitted to measurements: alpha and beta by collective, rates of ops, interference table     everything,
-    including measured times
+    - `analytic` has numbers of data sheets: latency, bandwidth, FLOP/s; no links if the cluster has hosts.
+    - `fitted` also has numbers fitted to measurements: alpha and beta by collective, rates of ops, interference.
+    - `table` has everything, including measured times.
     """
     if back_end == "table":
         return cluster

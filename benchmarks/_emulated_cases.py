@@ -1,8 +1,8 @@
 """
 Describe emulated clusters, and make their cluster files from short measurements.
 
-Every rank emulates a device that is slower than a core (`_paced.py`), so that two cores have room for the ranks of all
-hosts. The rates of links are known, because the network namespaces limit them.
+Every rank emulates a device that is slower than a core, so that two cores have room for the ranks of all hosts. The
+rates of links are known, because the network namespaces limit them.
 """
 
 from __future__ import annotations
@@ -56,15 +56,6 @@ class Case:
         factors = [self.slower.get(rank, 1.0) for rank in range(self.ranks)]
         return max(factors) * statistics.mean(1.0 / factor for factor in factors)
 
-    @property
-    def mesh(self) -> str:
-        """Return the axes of the cluster in the syntax of a cluster file."""
-        return (
-            f'"gpu={self.ranks}"'
-            if 1 in (len(self.rates), self.ranks_each)
-            else (f'"node={len(self.rates)}", "gpu={self.ranks_each}"')
-        )
-
 
 CASES: tuple[Case, ...] = (
     Case("two hosts of two", partial(gpt2_step, _GPT2, batch=16, length=64), (40, 40), 2, (0, 1)),
@@ -110,13 +101,11 @@ class Measured:
 
 
 def cluster_of(case: Case, device: Device, measured: Measured) -> Cluster:
-    """
-    Return the emulated cluster.
-
-    Args:
-        device: device of a rank at the usual speed, as `shardwright profile` measures it.
-    """
-    lines = ["version = 3", f'name = "{case.name.replace(" ", "-")}"', f"mesh = [{case.mesh}]"]
+    """Return the emulated cluster, from the profiled device of a rank at the usual speed."""
+    mesh = f'"node={len(case.rates)}", "gpu={case.ranks_each}"'
+    if 1 in (len(case.rates), case.ranks_each):
+        mesh = f'"gpu={case.ranks}"'
+    lines = ["version = 3", f'name = "{case.name.replace(" ", "-")}"', f"mesh = [{mesh}]"]
     for kind in ("usual", "slow"):
         lines += [f"[device.{kind}]", "flops = { float32 = 1e9 }", "memory_bandwidth = 1e9", 'memory = "4GiB"']
     for rate in case.rates:
@@ -151,12 +140,7 @@ def slowed(device: Device, kind: str, times: float) -> Device:
         replace(rate, flops=rate.flops / times, bandwidth=rate.bandwidth / times, launch=rate.launch * times)
         for rate in device.rates
     )
-    return replace(
-        device,
-        kind=kind,
-        flops=tuple((dtype, rate / times) for dtype, rate in device.flops),
-        memory_bandwidth=device.memory_bandwidth / times,
-        launch=device.launch * times,
-        rates=rates,
-        table=tuple((key, seconds * times) for key, seconds in device.table),
-    )
+    flops = tuple((dtype, rate / times) for dtype, rate in device.flops)
+    table = tuple((key, seconds * times) for key, seconds in device.table)
+    bandwidth, launch = device.memory_bandwidth / times, device.launch * times
+    return replace(device, kind=kind, flops=flops, memory_bandwidth=bandwidth, launch=launch, rates=rates, table=table)

@@ -2,8 +2,8 @@
 Emulated clusters on one Linux machine: a network namespace per host, with limited links, and slowed processes.
 
 Each namespace has one address on a bridge that exists only for this process. A token bucket (`tc tbf`) limits the
-sending rate of a host and, on request, its receiving rate. Traffic never leaves these namespaces. The module needs
-root, iproute2 and, to slow a process, the cpu cgroup.
+sending rate of a host and, on request, its receiving rate. Traffic never leaves these namespaces. This needs root,
+iproute2 and, to slow a process, the cpu cgroup; without them the script is skipped with a message.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from _report import skip
+
 _OWN = f"sw{os.getpid()}"
 """Prefix of the names of this process's namespaces and cgroups, since several benchmarks may run at a time."""
 
@@ -32,20 +34,13 @@ _PERIOD = 10_000
 """Scheduling period in microseconds, short so that a slowed process runs evenly."""
 
 
-class Unavailable(RuntimeError):
-    """This machine cannot emulate a cluster. The message names the missing requirement."""
-
-
 def require() -> None:
-    """Raise `Unavailable` if this process cannot create namespaces."""
+    """End this process with a message if it cannot create namespaces."""
     if os.geteuid() != 0:
-        raise Unavailable("emulated links need root; run with sudo")
+        skip("emulated links need root; run with sudo")
     if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
-        raise Unavailable(f"emulated links need iproute2; missing: {', '.join(missing)}")
-    probe = subprocess.run(["ip", "netns", "add", f"{_OWN}probe"], capture_output=True, text=True)
-    if probe.returncode != 0:
-        raise Unavailable(f"this kernel cannot create network namespaces: {probe.stderr.strip()}")
-    _run(f"ip netns del {_OWN}probe")
+        skip(f"emulated links need iproute2; missing: {', '.join(missing)}")
+    _run(f"ip netns add {_OWN}probe", f"ip netns del {_OWN}probe")
 
 
 @contextmanager
@@ -58,9 +53,6 @@ def hosts(
     Args:
         burst: bytes that a host may send at full speed after a pause.
         receiving: whether the rate also limits receiving.
-
-    Raises:
-        Unavailable: see `require`.
     """
     require()
     names = [f"{_OWN}host{index}" for index in range(len(rates))]
@@ -69,9 +61,11 @@ def hosts(
         _run(f"ip netns add {_SWITCH}", f"ip -n {_SWITCH} link add {_BRIDGE} type bridge")
         _run(f"ip -n {_SWITCH} link set {_BRIDGE} up")
         for index, (name, rate) in enumerate(zip(names, rates, strict=True)):
-            _host(index, name, rate, burst)
-            if receiving and rate is not None:
-                _run(f"ip netns exec {_SWITCH} {_limited(f'swport{index}', rate, burst)}")
+            _host(index, name)
+            limited = [(name, "eth0"), *([(_SWITCH, f"swport{index}")] if receiving else [])]
+            for place, device in limited if rate is not None else ():
+                tbf = f"tc qdisc add dev {device} root tbf rate {rate} burst {burst} latency 50ms"
+                _run(f"ip netns exec {place} {tbf}")
         yield names
     finally:
         _remove(names)
@@ -86,13 +80,10 @@ def launch(
     names: Sequence[str], arguments: Sequence[str], *, shares: Mapping[int, float] | None = None, timeout: float = 900.0
 ) -> None:
     """
-    Run `python ARGUMENTS` as one rank on each host, as torchrun would, and wait for all.
+    Run `python ARGUMENTS` as one rank on each host, as torchrun would. If one fails, the others are killed.
 
     Args:
         shares: share of one core by rank, by default all of it.
-
-    Raises:
-        RuntimeError: a rank failed; the others are killed.
     """
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -132,7 +123,7 @@ def answers(
     shares: Mapping[int, float] | None = None,
 ) -> Any:
     """
-    Run a script on the ranks of emulated hosts, where it calls `answer`, and return the answer of rank 0.
+    Run a script on the ranks of emulated hosts, where it calls `start`, and return the result of rank 0.
 
     Args:
         request: value that all ranks get, as JSON.
@@ -146,13 +137,10 @@ def answers(
         return json.loads(Path(folder, _ANSWER).read_text())
 
 
-def is_rank() -> bool:
-    """Return whether `answers` started this process."""
-    return _RANK in sys.argv
-
-
-def answer(work: Callable[[Any], Any]) -> None:
-    """Call `work` with the request as one rank of a gloo job; the result of rank 0 is the answer."""
+def start(work: Callable[[Any], Any], main: Callable[[], None]) -> None:
+    """Call `main`, or call `work` with the request as one rank of a gloo job if `answers` started this process."""
+    if _RANK not in sys.argv:
+        return main()
     import torch
     import torch.distributed as dist
 
@@ -173,7 +161,7 @@ def _slow(rank: int, pid: int, share: float | None) -> None:
     if share is None:
         return
     if not (_CGROUP / "cgroup.procs").exists():
-        raise Unavailable(f"slowing a rank needs the cpu cgroup at {_CGROUP}")
+        skip(f"slowing a rank needs the cpu cgroup at {_CGROUP}")
     group = _CGROUP / f"{_OWN}rank{rank}"
     group.mkdir(exist_ok=True)
     (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
@@ -181,7 +169,7 @@ def _slow(rank: int, pid: int, share: float | None) -> None:
     (group / "cgroup.procs").write_text(str(pid))
 
 
-def _host(index: int, name: str, rate: str | None, burst: str) -> None:
+def _host(index: int, name: str) -> None:
     port = f"swport{index}"
     _run(
         f"ip netns add {name}",
@@ -192,12 +180,6 @@ def _host(index: int, name: str, rate: str | None, burst: str) -> None:
         f"ip -n {name} link set lo up",
         f"ip -n {name} link set eth0 up",
     )
-    if rate is not None:
-        _run(f"ip netns exec {name} {_limited('eth0', rate, burst)}")
-
-
-def _limited(device: str, rate: str, burst: str) -> str:
-    return f"tc qdisc add dev {device} root tbf rate {rate} burst {burst} latency 50ms"
 
 
 def _remove(names: Sequence[str]) -> None:
@@ -209,4 +191,4 @@ def _run(*commands: str) -> None:
     for command in commands:
         done = subprocess.run(command.split(), capture_output=True, text=True)
         if done.returncode != 0:
-            raise Unavailable(f"`{command}` failed: {done.stderr.strip()}")
+            skip(f"emulated links need network namespaces; `{command}` failed: {done.stderr.strip()}")

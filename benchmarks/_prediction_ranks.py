@@ -1,4 +1,8 @@
-"""The measurement that each rank runs: it times the steps of a program, or its lines."""
+"""
+Measure a program on ranks: its steps, or its statements.
+
+A `Site` has the ranks: processes of this machine, or of emulated hosts with limited links, which run this file.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,22 @@ import ast
 import itertools
 import math
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
 
+import _netns
 import torch
 import torch.distributed as dist
+from _prediction_steps import STEPS
 from _sides import busy_seconds, executor_of
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.lowering.capture.calling import batch_items
+from shardwright.runtime import run_ranks
 from shardwright.runtime.executor import Executor
 
 _WARM = 1
@@ -36,8 +45,10 @@ class Turn:
     """
     Some consecutive steps.
 
-    steps    seconds of each step, until the last rank is done wall     seconds of the turn others   processor seconds
-    that processes other than the ranks used during the turn
+    Args:
+        steps: seconds of each step, until the last rank is done.
+        wall: seconds of the turn.
+        others: processor seconds that processes other than the ranks used during the turn.
     """
 
     steps: tuple[float, ...]
@@ -83,9 +94,9 @@ def _turn(side: Executor, batch: dict[str, Any], count: int) -> Turn:
     for _ in range(_WARM):
         side.step(batch)
     dist.barrier()
-    begun, busy, own_before = time.perf_counter(), busy_seconds(), _own_seconds()
+    begun, busy, own_before = time.perf_counter(), busy_seconds(), time.process_time()
     steps = [_timed(side, batch) for _ in range(count)]
-    (ours,) = _over_ranks(_own_seconds() - own_before, dist.ReduceOp.SUM)
+    (ours,) = _over_ranks(time.process_time() - own_before, dist.ReduceOp.SUM)
     wall, others = time.perf_counter() - begun, busy_seconds() - busy - ours
     wall, others = _over_ranks((wall, others), dist.ReduceOp.MAX)
     return Turn(tuple(_over_ranks(steps, dist.ReduceOp.MAX)), wall, others)
@@ -96,11 +107,6 @@ def _timed(side: Executor, batch: dict[str, Any]) -> float:
     begun = time.perf_counter()
     side.step(batch)
     return time.perf_counter() - begun
-
-
-def _own_seconds() -> float:
-    """Return the processor seconds that this process has used so far."""
-    return time.process_time()
 
 
 def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> list[float]:
@@ -123,14 +129,11 @@ def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
         clock.clear()
         turns.append(_turn(side, batch, count))
         ticks = len(clock) // (count + _WARM)
-        steps = [clock[at : at + ticks] for at in range(_WARM * ticks, len(clock), ticks)]
-        lines.append([statistics.fmean(column) for column in zip(*map(_gaps, steps), strict=True)])
+        starts = range(_WARM * ticks, len(clock), ticks)
+        gaps = [[b - a for a, b in itertools.pairwise(clock[at : at + ticks])] for at in starts]
+        lines.append([statistics.fmean(column) for column in zip(*gaps, strict=True)])
     quiet = [row for row, turn in zip(lines, turns, strict=True) if turn.is_quiet] or lines
     return [statistics.median(column) for column in zip(*quiet, strict=True)]
-
-
-def _gaps(ticks: Sequence[float]) -> list[float]:
-    return [b - a for a, b in itertools.pairwise(ticks)]
 
 
 def with_clock(text: str) -> str:
@@ -157,3 +160,71 @@ def _over_ranks(seconds: float | Sequence[float], how: dist.ReduceOp.RedOpType) 
     reduced = torch.tensor(seconds, dtype=torch.float64).reshape(-1)
     dist.all_reduce(reduced, how)
     return reduced.tolist()
+
+
+_PROFILE = ("-m", "shardwright.tools.cli", "profile")
+_BURST = "16kb"
+"""Burst of a link. It is small, since pauses refill it, and programs pause more than profiling does."""
+
+
+class Site(Protocol):
+    """A place where ranks run."""
+
+    def profile(self, ranks: int, words: Sequence[str]) -> None:
+        """Run `shardwright profile WORDS` on `ranks` ranks."""
+        ...
+
+    def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
+        """Time a program of a step on `ranks` ranks for about `seconds`."""
+        ...
+
+
+class Local:
+    """Processes on this machine."""
+
+    def profile(self, ranks: int, words: Sequence[str]) -> None:
+        """Run the command, which starts its ranks itself."""
+        subprocess.run([sys.executable, *_PROFILE, "--nproc-per-node", str(ranks), *words], check=True)
+
+    def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
+        """Time the program over the loopback interface."""
+        return run_ranks(time_steps, ranks, STEPS[step], program, seconds, timeout=60 + 4 * seconds)[0]
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """
+    Emulated hosts, each a network namespace that exists during one call.
+
+    Args:
+        rates: sending rates of the hosts, for instance `200mbit`.
+        ranks_each: number of processes of a host; the links between them are not limited.
+    """
+
+    rates: tuple[str, ...]
+    ranks_each: int
+
+    def profile(self, ranks: int, words: Sequence[str]) -> None:
+        """Run the command on every rank, as under torchrun."""
+        assert ranks == len(self.rates) * self.ranks_each
+        with _netns.hosts(self.rates, _BURST) as names:
+            _netns.launch([name for name in names for _ in range(self.ranks_each)], [*_PROFILE, *words])
+
+    def measure(self, step: str, ranks: int, program: str, seconds: float) -> list[Turn]:
+        """Time the program over the limited links."""
+        request = {"step": step, "program": program, "seconds": seconds}
+        turns = _netns.answers(__file__, self.rates, request, self.ranks_each, burst=_BURST)
+        return [Turn(**turn) for turn in turns]
+
+
+def _answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Time a program as one rank of an emulated host."""
+    return [asdict(turn) for turn in time_steps(STEPS[request["step"]], request["program"], request["seconds"])]
+
+
+def _no_rank() -> None:
+    raise SystemExit("prediction.py starts this file on the ranks of emulated hosts")
+
+
+if __name__ == "__main__":
+    _netns.start(_answer, _no_rank)

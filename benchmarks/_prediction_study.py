@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from _back_ends import BackEnd, restricted
 from _prediction_cases import SEARCHED_FORMS, Group, mesh_of, meshes, plan
-from _prediction_ranks import Turn, quiet_steps
-from _prediction_sites import Site, Turns, read_turns, write_turns
+from _prediction_ranks import Site, Turn, quiet_steps
 from _prediction_steps import STEPS
 from xdsl.dialects.builtin import ModuleOp
 
@@ -103,17 +103,15 @@ class Study:
         """Write IR and program of all plans. Searched plans are searched again once the ops of all are measured."""
         for group in self.groups:
             for form in group.forms:
-                self._plan(group, form, self.cluster_path(mesh_of(group, form)), by_fit=True)
+                path = self.plan_path(group, form, by_fit=True)
+                if not path.exists():
+                    cluster = load_cluster(self.cluster_path(mesh_of(group, form)))
+                    plan(STEPS[group.step](), form, cluster).save(path)
         for mesh in meshes(self.groups):
             self.profile_ops(mesh, _BY_FIT, by_fit=True)
         for group in self.groups:
             for form in SEARCHED_FORMS.intersection(group.forms):
                 self._plan_measured(group, form)
-
-    def _plan(self, group: Group, form: str, cluster: Path, *, by_fit: bool = False) -> None:
-        path = self.plan_path(group, form, by_fit=by_fit)
-        if not path.exists():
-            plan(STEPS[group.step](), form, load_cluster(cluster)).save(path)
 
     def _plan_measured(self, group: Group, form: str) -> None:
         """Compile the best plans of several kinds with measured ops, run each, and save the fastest."""
@@ -123,12 +121,12 @@ class Study:
         cluster = load_cluster(self.cluster_path(mesh_of(group, form), _BY_FIT))
         name = form.replace(" ", "_")
         finalists = compile_finalists(STEPS[group.step](), cluster, PlanOptions(), MOST, name=name)
-        seconds = [self._seconds(group, finalist.program, _FINALIST_SECONDS) for finalist in finalists]
+        seconds = [
+            _quartile(self.site.measure(group.step, group.ranks, finalist.program, _FINALIST_SECONDS))
+            for finalist in finalists
+        ]
         best, report = fastest([finalist.report for finalist in finalists], seconds)
         replace(finalists[best], report=report).save(path)
-
-    def _seconds(self, group: Group, program: str, seconds: float) -> float:
-        return _quartile(self.site.measure(group.step, group.ranks, program, seconds))
 
     def profile_ops(self, mesh: str, name: str, *, by_fit: bool = False) -> None:
         """Measure exactly the ops of all plans of a mesh."""
@@ -148,20 +146,22 @@ class Study:
         if path.exists():
             return
         forms = random.Random(number).sample(group.forms, len(group.forms))
-        turns: Turns = {}
+        turns: dict[str, list[dict[str, Any]]] = {}
         for form in forms:
             program = (self.plan_path(group, form) / "program.py").read_text()
-            turns[form] = self.site.measure(group.step, group.ranks, program, self.seconds / _PASSES)
-        write_turns(path, turns)
+            measured = self.site.measure(group.step, group.ranks, program, self.seconds / _PASSES)
+            turns[form] = [asdict(turn) for turn in measured]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(turns))
 
     def _measured_path(self, group: Group, number: int) -> Path:
         return self.folder / "measured" / f"{group.name} {number}.json"
 
     def rows(self, group: Group) -> Iterator[dict[str, Any]]:
         """Yield a row for each plan of a group: measured and predicted milliseconds of a step."""
-        measured = [read_turns(self._measured_path(group, number)) for number in range(_PASSES)]
+        measured = [json.loads(self._measured_path(group, number).read_text()) for number in range(_PASSES)]
         for form in group.forms:
-            turns = [turn for each in measured for turn in each[form]]
+            turns = [Turn(**turn) for each in measured for turn in each[form]]
             yield {
                 "group": group.name,
                 "plan": form,

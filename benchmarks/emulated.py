@@ -7,8 +7,7 @@ Measure duplex, products in parts, schedules and balanced shares on emulated lin
 
 Each host is a network namespace whose sending rate is limited to RATE (`_netns`). The programs of one comparison run in
 the same processes and take their steps in random order. The ratio is the median of the paired ratios to the first
-program, with a 95 % bootstrap interval. The first program runs twice, as a control. Without root, iproute2 or network
-namespaces the script is skipped with a message.
+program, with a 95 % bootstrap interval. The first program runs twice, as a control.
 
 `--sweep` compares duplex at several rates; its cluster file has the FLOP/s of a matrix product that is timed first.
 `auto` is the side that the simulator predicts to be the faster, and `auto / better` compares it with the side that is.
@@ -31,7 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import _netns
-from _report import arguments, parsed, plot_ratios, progress, publish, ratio, skip
+from _report import Rows, arguments, parsed, plot_ratios, progress, publish, ratio
 
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster
@@ -40,7 +39,6 @@ from shardwright.models.mlp import mlp_step
 
 if TYPE_CHECKING:
     from shardwright.api.compile import CompiledStep
-    from shardwright.passes.analysis.simulation.results import Simulation
 
 _GPT2 = GPT2Config(layers=4, width=256, heads=4, vocabulary=1024, positions=64)
 STEPS: dict[str, Callable[[], TrainingStep]] = {
@@ -208,22 +206,15 @@ def run_all(
     return list(zip(*answer["rows"], strict=True)), answer["measured"]
 
 
-def measure(name: str, rate: str, pairs: int) -> list[dict[str, Any]]:
+def measure(name: str, rate: str, pairs: int) -> Rows:
     """Return a row for each program of one comparison."""
     comparison = COMPARISONS[name]
     (first, *others), _ = run_all(comparison, rate, pairs, plans(comparison, rate))
-    titles = list(comparison.pipelines)
-    return [
-        {
-            "comparison": name,
-            "program": title,
-            "links": rate,
-            "step ms": 1e3 * statistics.median(seconds),
-            **ratio(seconds, first),
-            "pairs": pairs,
-        }
-        for title, seconds in zip((f"{titles[0]} (control)", *titles[1:]), others, strict=True)
-    ]
+    titles, rows = list(comparison.pipelines), Rows()
+    for title, seconds in zip((f"{titles[0]} (control)", *titles[1:]), others, strict=True):
+        row = {"comparison": name, "program": title, "links": rate, "step ms": 1e3 * statistics.median(seconds)}
+        rows.append({**row, **ratio(seconds, first), "pairs": pairs})
+    return rows
 
 
 def matrix_flops(width: int = 1024, times: int = 7) -> float:
@@ -242,6 +233,8 @@ def matrix_flops(width: int = 1024, times: int = 7) -> float:
 
 def sweep(rate: str, pairs: int, flops: float) -> dict[str, Any]:
     """Compare duplex with no duplex at a rate, and the side that is predicted to be faster with the faster side."""
+    from shardwright.ir.overlap import ALL
+    from shardwright.passes.analysis.simulation.overlap_report import overlaps
     from shardwright.passes.analysis.simulation.simulate import simulate_module
 
     comparison = COMPARISONS["duplex"]
@@ -252,30 +245,14 @@ def sweep(rate: str, pairs: int, flops: float) -> dict[str, Any]:
     gain = ratio(first, turns)
     speed_up = gain.pop("ratio")
     chosen = "duplex" if duplex < whole else "no duplex"
-    shown = [_of_simulation(each) for each in simulated]
-    return {
-        "links": rate,
-        "sent / computed": shown[0]["communication"] / shown[0]["compute"],
-        "no duplex ms": 1e3 * statistics.median(first),
-        "control": ratio(second, first)["ratio"],
-        "speed-up": speed_up,
-        **gain,
-        "predicted": whole / duplex,
-        "auto": chosen,
-        "auto / better": min(speed_up if chosen == "duplex" else 1.0 / speed_up, 1.0),
-        "load": os.getloadavg()[0],
-        "measured, no duplex": _in_ms(measured[1]),
-        "measured, duplex": _in_ms(measured[2]),
-        "simulated, no duplex": _in_ms(shown[0]),
-        "simulated, duplex": _in_ms(shown[1]),
-    }
-
-
-def _of_simulation(result: Simulation) -> dict[str, float]:
-    from shardwright.ir.overlap import ALL
-    from shardwright.passes.analysis.simulation.overlap_report import overlaps
-
-    return {"step": result.seconds, **_activities(overlaps(result, 0)[ALL, ALL])}
+    shown = [{"step": each.seconds, **_activities(overlaps(each, 0)[ALL, ALL])} for each in simulated]
+    row = {"links": rate, "sent / computed": shown[0]["communication"] / shown[0]["compute"]}
+    row |= {"no duplex ms": 1e3 * statistics.median(first), "control": ratio(second, first)["ratio"]}
+    row |= {"speed-up": speed_up, **gain, "predicted": whole / duplex, "auto": chosen}
+    row |= {"auto / better": min(speed_up if chosen == "duplex" else 1.0 / speed_up, 1.0), "load": os.getloadavg()[0]}
+    for title, figures in (("measured", measured[1:]), ("simulated", shown)):
+        row |= {f"{title}, {way}": _in_ms(each) for way, each in zip(("no duplex", "duplex"), figures, strict=True)}
+    return row
 
 
 def _in_ms(shown: Mapping[str, float]) -> str:
@@ -295,9 +272,6 @@ def simulate_parts(rate: str) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    if _netns.is_rank():
-        _netns.answer(worker)
-        return
     parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")
@@ -308,19 +282,15 @@ def main() -> None:
     if options.simulate is not None:
         publish("chunked_products", [simulate_parts(rate) for rate in options.simulate or SIMULATED])
         return
-    try:
-        if options.sweep is not None:
-            flops = matrix_flops()
-            rows = [progress(sweep(rate, options.pairs, flops)) for rate in options.sweep or SWEEP]
-            publish("emulated_duplex", rows)
-            return
-        rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
-    except _netns.Unavailable as error:
-        skip(error)
+    if options.sweep is not None:
+        flops = matrix_flops()
+        publish("emulated_duplex", [progress(sweep(rate, options.pairs, flops)) for rate in options.sweep or SWEEP])
+        return
+    rows = [row for name in options.only for row in measure(name, options.rate, options.pairs)]
     publish("emulated", rows)
     title, xlabel = "Programs on emulated links", "step time / that of the first program"
-    plot_ratios("emulated", rows, lambda row: f"{row['comparison']}: {row['program']}", title=title, xlabel=xlabel)
+    plot_ratios("emulated", rows, "{comparison}: {program}".format_map, title=title, xlabel=xlabel)
 
 
 if __name__ == "__main__":
-    main()
+    _netns.start(worker, main)

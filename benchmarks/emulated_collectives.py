@@ -6,7 +6,7 @@ Compare flat and hierarchical collectives of each kind on emulated hosts, paired
 There are two hosts of two ranks (`_netns`): hosts send to each other at RATE, and ranks of a host communicate at
 several Gbit/s. In each round the same processes call all collectives in random order. A collective ends when its last
 rank is done. The ratio is the median of the ratios within a round, with a 95 % bootstrap interval; the flat collective
-runs twice, as a control. Without root, iproute2 or network namespaces the script is skipped with a message.
+runs twice, as a control.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import product
 from typing import Any
 
 import _netns
-from _report import arguments, parsed, plot_ratios, publish, ratio, skip
+from _report import Rows, arguments, parsed, plot_ratios, publish, ratio
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 WAYS = ("flat", "flat (control)", "hierarchical")
@@ -55,48 +55,30 @@ def _call(comm: Any, kind: str, whole: Any, way: str) -> Callable[[], object]:
             return lambda: comm.all_to_all(whole.view(-1, 4), 0, 1, axes, method=method)
 
 
-def measure(rate: str, pairs: int, sizes: Sequence[int]) -> list[dict[str, Any]]:
+def measure(rate: str, pairs: int, sizes: Sequence[int]) -> Rows:
     """Return a row for each size, kind and method."""
     rounds = _netns.answers(__file__, [rate] * 2, {"pairs": pairs, "sizes": list(sizes)}, ranks_each=2)
     taken = dict(zip(product(sizes, KINDS, WAYS), zip(*rounds, strict=True), strict=True))
-    return [
-        {
-            "kind": kind,
-            "bytes": size,
-            "way": way,
-            "links": rate,
-            "ms": 1e3 * statistics.median(seconds),
-            **ratio(seconds, taken[size, kind, WAYS[0]]),
-            "rounds": pairs,
-        }
-        for (size, kind, way), seconds in taken.items()
-    ]
+    rows = Rows()
+    for (size, kind, way), seconds in taken.items():
+        row = {"kind": kind, "bytes": size, "way": way, "links": rate, "ms": 1e3 * statistics.median(seconds)}
+        rows.append({**row, **ratio(seconds, taken[size, kind, WAYS[0]]), "rounds": pairs})
+    return rows
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    if _netns.is_rank():
-        _netns.answer(worker)
-        return
     parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")
     parser.add_argument("--sizes", type=int, nargs="+", default=[65536, 8388608], help="bytes, multiples of 64")
     options = parsed(parser, pairs=2, sizes=[65536])
-    try:
-        rows = measure(options.rate, options.pairs, options.sizes)
-    except _netns.Unavailable as error:
-        skip(error)
+    rows = measure(options.rate, options.pairs, options.sizes)
     publish("emulated_collectives", rows)
     shown = [row for row in rows if row["way"] != WAYS[0]]
-    plot_ratios(
-        "emulated_collectives",
-        shown,
-        lambda row: f"{row['kind']} of {row['bytes']} bytes: {row['way']}",
-        title="Collectives on emulated links",
-        xlabel="time / that of the flat collective",
-    )
+    label, xlabel = "{kind} of {bytes} bytes: {way}".format_map, "time / that of the flat collective"
+    plot_ratios("emulated_collectives", shown, label, title="Collectives on emulated links", xlabel=xlabel)
 
 
 if __name__ == "__main__":
-    main()
+    _netns.start(worker, main)

@@ -17,17 +17,10 @@ computes (1.75 and 3.25).
 A `finalist` is a plan that `shardwright plan --measure 4` would run beside the chosen plan. `measured` is the fastest
 of these four plans in the steps of the table, and `measured, ratio` is the fastest plan by hand over it.
 
-Two cores cannot compute for six ranks. Therefore each rank emulates a slower device: the time of an op follows from its
-FLOPs and bytes, and the rank sleeps for the rest of that time (`_paced.py`). Each op of the slowed rank takes 50 times
-as long. The links are slow in proportion. Links and sleep make up most of a step, so that contention for the two cores
-matters little on a machine without other work.
-
-The cluster file of a case comes from short measurements. `shardwright profile` of one rank gives the device, products
-of matrices give the speed of each rank, and messages give the latency of links. The rates of links are known. The
-programs of a case live in the same processes and take their steps in random order. `ratio` is the median of paired
-ratios to the chosen plan, with a bootstrap interval of 95 %. The chosen plan runs twice, as a control. `others` is the
-number of cores that other processes used during the measurement. Without root, iproute2 or network namespaces the
-script is skipped with a message.
+Two cores cannot compute for six ranks. Therefore each rank emulates a slower device (`Paced` in `_emulated_ranks.py`),
+whose cluster file comes from short measurements. The programs of a case live in the same processes and take their steps
+in random order. `ratio` is the median of paired ratios to the chosen plan, with a bootstrap interval of 95 %. The
+chosen plan runs twice, as a control. `others` is the number of cores that other processes used during the measurement.
 """
 
 from __future__ import annotations
@@ -47,13 +40,13 @@ from typing import Any
 import _netns
 from _emulated_cases import CASES, SLOW_RANK, Case, Measured, cluster_of
 from _plain_plans import PIPELINED, Plain, Prepared, Workshop, step_seconds
-from _report import RESULTS, Row, arguments, parsed, plot_ratios, progress, publish, ratio, skip
+from _report import RESULTS, Rows, arguments, parsed, plot_ratios, progress, publish, ratio
 from _sides import busy_seconds
+from _steps import after, prepared
 from plan_quality import TOLERANCE
-from xdsl.context import Context
 from xdsl.utils.exceptions import DiagnosticException
 
-from shardwright.api.compile import PlanOptions, import_training_step
+from shardwright.api.compile import PlanOptions
 from shardwright.api.finalists import compile_finalists
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster, Device
@@ -61,7 +54,6 @@ from shardwright.ir.cluster_file import cluster_toml, load_cluster
 from shardwright.ir.mesh import Axis, Mesh
 from shardwright.lowering.codegen.emit_python import emit_python
 from shardwright.passes.leave_idle import leave_idle
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.step.step_view import step_functions
 
@@ -113,18 +105,12 @@ def _on_part(ranks: tuple[int, ...], name: str) -> Plain:
 
 
 def planned_by_hand(step: TrainingStep, plan: Plain, cluster: Cluster) -> Planned:
-    """
-    Return the program of a plan by hand.
-
-    Raises:
-        DiagnosticException, ValueError: the plan cannot be made.
-    """
-    module = import_training_step(step)
-    run_pipeline(Context(), module, "prepare", verify_each=False)
+    """Return the program of a plan by hand. Raises DiagnosticException or ValueError if the plan cannot be made."""
+    module = prepared(step)
     finished = Workshop(Prepared(module, module, False, 0), cluster).program(plan)
     if plan.ranks is not None:
         leave_idle(finished, cluster, plan.ranks)
-    run_pipeline(Context(), finished, "finish", verify_each=False)
+    after(finished, "finish")
     program = emit_python(finished, name=plan.name, step_spec=None, versions={})
     return Planned(plan.name, step_seconds(finished), program)
 
@@ -161,15 +147,7 @@ def _launch(case: Case, **request: Any) -> Any:
     return _netns.answers(os.fspath(RANKS), rates, request, case.ranks_each, burst=BURST, receiving=True)
 
 
-def profiled_device(path: Path, seconds: float) -> Device:
-    """Return the device of a rank at the usual speed, from the profile at `path`, which is made if missing."""
-    if not path.exists():
-        with _netns.hosts([None]) as names:
-            _netns.launch(names, [os.fspath(RANKS), "profile", os.fspath(path), str(seconds)])
-    return load_cluster(path).devices[0]
-
-
-def compare(case: Case, device: Device, pairs: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def compare(case: Case, device: Device, pairs: int) -> tuple[Rows, dict[str, Any]]:
     """Plan and measure a case, and return a row for each plan, and the verdict."""
     cluster = cluster_of(case, device, Measured(**_launch(case)))
     path = RESULTS / "emulated_plans" / f"{cluster.name}.toml"
@@ -182,7 +160,11 @@ def compare(case: Case, device: Device, pairs: int) -> tuple[list[dict[str, Any]
     wall, busy = time.perf_counter() - begun, busy_seconds() - busy
     others = (busy - _seconds_of_children() + own) / wall
     taken = list(zip(*rounds, strict=True))
-    rows = [progress(_row(case, plan, own, taken[1], others)) for plan, own in zip(plans, taken, strict=True)]
+    rows = Rows()
+    for plan, seconds in zip(plans, taken, strict=True):
+        row = {"case": case.name, "plan": plan.name, "predicted ms": 1e3 * plan.predicted}
+        row |= {"measured ms": 1e3 * statistics.median(seconds), **ratio(seconds, taken[1])}
+        rows.append(progress(row | {"pairs": len(seconds), "others": others}))
     verdict = _verdict(rows) | _after_measuring(plans, taken)
     if case in SLOW_RANK:
         gain = next((row["ratio"] for row in rows if row["plan"] == "dp"), 1.0)
@@ -195,41 +177,16 @@ def _seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _row(
-    case: Case, plan: Planned, seconds: Sequence[float], of_chosen: Sequence[float], others: float
-) -> dict[str, Any]:
-    """Return the times of a plan, with its ratio to the chosen plan."""
-    return {
-        "case": case.name,
-        "plan": plan.name,
-        "predicted ms": 1e3 * plan.predicted,
-        "measured ms": 1e3 * statistics.median(seconds),
-        **ratio(seconds, of_chosen),
-        "pairs": len(seconds),
-        "others": others,
-    }
-
-
-def _verdict(rows: Sequence[Row]) -> dict[str, Any]:
-    """
-    Compare the chosen plan of a case with the fastest plan by hand.
-
-    The chosen plan is `as fast` if the interval of the ratio contains 1.
-    """
+def _verdict(rows: Rows) -> dict[str, Any]:
+    """Compare the chosen plan with the fastest plan by hand; they are as fast if the interval contains 1."""
     _, chosen, *others = rows
     by_hand = [row for row in others if not row["plan"].startswith(FINALIST)] or others
     best = min(by_hand, key=lambda row: row["ratio"])
-    return {
-        "case": chosen["case"],
-        "chosen is": "the fastest" if best["low"] > 1.0 else "slower" if best["high"] < 1.0 else "as fast",
-        "of": len(by_hand) + 1,
-        "best by hand": best["plan"],
-        "ratio": best["ratio"],
-        "low": best["low"],
-        "high": best["high"],
-        "predicted": best["predicted ms"] / chosen["predicted ms"],
-        "best as predicted": min(by_hand, key=lambda row: row["predicted ms"])["plan"],
-    }
+    verdict = "the fastest" if best["low"] > 1.0 else "slower" if best["high"] < 1.0 else "as fast"
+    row = {"case": chosen["case"], "chosen is": verdict, "of": len(by_hand) + 1, "best by hand": best["plan"]}
+    row |= {column: best[column] for column in ("ratio", "low", "high")}
+    row |= {"predicted": best["predicted ms"] / chosen["predicted ms"]}
+    return row | {"best as predicted": min(by_hand, key=lambda row: row["predicted ms"])["plan"]}
 
 
 def _after_measuring(plans: Sequence[Planned], taken: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -237,11 +194,8 @@ def _after_measuring(plans: Sequence[Planned], taken: Sequence[Sequence[float]])
     medians = [statistics.median(seconds) for seconds in taken]
     ours = [at for at, plan in enumerate(plans) if plan.name != CONTROL and plan.name.startswith((CHOSEN, FINALIST))]
     fastest = min(ours, key=lambda at: medians[at])
-    others = [
-        at
-        for at, plan in enumerate(plans)
-        if plan.name != CONTROL and not any(_are_same(plan, plans[mine]) for mine in ours)
-    ]
+    same = {at for at, plan in enumerate(plans) if any(_are_same(plan, plans[mine]) for mine in ours)}
+    others = [at for at, plan in enumerate(plans) if plan.name != CONTROL and at not in same]
     verdict: dict[str, Any] = {"measured": plans[fastest].name}
     if others:
         best = min(others, key=lambda at: medians[at])
@@ -260,18 +214,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="seconds for making that profile")
     options = parsed(parser, pairs=1, only=[CASES[2].name], seconds=2.0)
     logging.disable(logging.WARNING)
-    rows, verdicts = list[dict[str, Any]](), list[dict[str, Any]]()
-    try:
-        with tempfile.TemporaryDirectory() as place:
-            device = profiled_device(options.device or Path(place, "device.toml"), options.seconds)
-        for case in SLOW_RANK if options.slow_rank else CASES:
-            if options.only and case.name not in options.only:
-                continue
+    rows, verdicts = Rows(), Rows()
+    with tempfile.TemporaryDirectory() as place:
+        path = options.device or Path(place, "device.toml")
+        if not path.exists():
+            with _netns.hosts([None]) as hosts:
+                words = [os.fspath(RANKS), "profile", os.fspath(path), str(options.seconds)]
+                _netns.launch(hosts, words)
+        device = load_cluster(path).devices[0]
+    for case in SLOW_RANK if options.slow_rank else CASES:
+        if not options.only or case.name in options.only:
             case_rows, verdict = compare(case, device, options.pairs)
             rows += case_rows
             verdicts.append(verdict)
-    except _netns.Unavailable as error:
-        skip(error)
     name = "slow_rank" if options.slow_rank else "emulated_plans"
     publish(name, rows)
     publish(f"{name}_chosen", verdicts)

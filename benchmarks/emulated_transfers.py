@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import _netns
 from _cross_mesh_cases import BYTES, Case, outcome, paper_cases, scaled
-from _report import arguments, parsed, plot_ratios, publish, ratio, skip
+from _report import Rows, arguments, parsed, plot_ratios, publish, ratio
 
 from shardwright.ir.port_schedule import Order
 from shardwright.ir.transfer_plan import Method, least_nic_time, plan
@@ -134,7 +134,7 @@ def _send(
         channels.finish()
 
 
-def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> list[dict[str, Any]]:
+def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> Rows:
     """Return a row for each case and way."""
     listed = ways(mib, names)
     hosts = 1 + max(max(way.case.sites.hosts.values()) for way in listed)
@@ -142,45 +142,31 @@ def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> list[di
     answer = _netns.answers(__file__, [rate] * hosts, request, GPUS, receiving=True)
     bandwidth = float(rate.removesuffix("mbit")) * 1e6 / 8
     taken = dict(zip(listed, zip(*answer, strict=True), strict=True))
-    return [_row(way, seconds, taken[Way(way.case, *BEST)], rate, bandwidth) for way, seconds in taken.items()]
-
-
-def _row(way: Way, seconds: Sequence[float], best: Sequence[float], rate: str, bandwidth: float) -> dict[str, Any]:
-    case = way.case
-    simulated = outcome(case, way.method, way.order, bandwidth).seconds / outcome(case, *BEST, bandwidth).seconds
-    least = least_nic_time(case.units(), case.sites) * BYTES / bandwidth
-    return {
-        "case": case.name,
-        "way": way.title,
-        "NIC": rate,
-        "MiB": BYTES * math.prod(case.shape) / 2**20,
-        "ms": 1e3 * statistics.median(seconds),
-        "of bound": statistics.median(seconds) / least,
-        **ratio(seconds, best),
-        "simulated": simulated,
-        "rounds": len(seconds),
-    }
+    rows = Rows()
+    for way, seconds in taken.items():
+        case = way.case
+        own, best = outcome(case, way.method, way.order, bandwidth), outcome(case, *BEST, bandwidth)
+        least = least_nic_time(case.units(), case.sites) * BYTES / bandwidth
+        row = {"case": case.name, "way": way.title, "NIC": rate, "MiB": BYTES * math.prod(case.shape) / 2**20}
+        row |= {"ms": 1e3 * statistics.median(seconds), "of bound": statistics.median(seconds) / least}
+        row |= ratio(seconds, taken[Way(case, *BEST)])
+        rows.append(row | {"simulated": own.seconds / best.seconds, "rounds": len(seconds)})
+    return rows
 
 
 def main() -> None:
     """Print the table, and write JSON file and plot."""
-    if _netns.is_rank():
-        _netns.answer(worker)
-        return
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--rate", default="100mbit", help="rate at which a host sends and receives: 100mbit")
     parser.add_argument("--mib", type=float, default=8.0, help="size of the whole value in MiB")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     options = parsed(parser, rounds=2, mib=0.5, cases=["case1"])
-    try:
-        rows = measure(options.rate, options.rounds, options.mib, options.cases)
-    except _netns.Unavailable as error:
-        skip(error)
+    rows = measure(options.rate, options.rounds, options.mib, options.cases)
     publish("emulated_transfers", rows)
     title, xlabel = "Transfers on emulated links", "time / that of broadcasts in the best order"
-    plot_ratios("emulated_transfers", rows, lambda row: f"{row['case']}: {row['way']}", title=title, xlabel=xlabel)
+    plot_ratios("emulated_transfers", rows, "{case}: {way}".format_map, title=title, xlabel=xlabel)
 
 
 if __name__ == "__main__":
-    main()
+    _netns.start(worker, main)

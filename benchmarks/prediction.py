@@ -8,13 +8,13 @@ The study has fifty plans of five model families on two and on four gloo process
 has fifty plans at each of two sites, whose hosts are network namespaces with limited links. Each phase keeps its
 results in `results/prediction-SITE` and skips existing ones, so a run can be stopped and resumed:
 
-profile   write a cluster file per mesh by `shardwright profile` plan      write the IR and the program of every plan.
-Searched plans are searched again once all ops are measured: the
-          fastest of the best plans of several kinds in a short run is taken, as in `shardwright plan --measure`
-measure   three times in turn: measure the ops of all plans by `shardwright profile --ops-of`, and the steps of every
-          plan in a separate job. A step ends when its last rank is done
-predict   write the tables and the plot: predicted step by back end, correlation, errors, whether the fastest plan is
-          predicted to be the fastest, and the searched plan compared with the fastest of its group
+- `profile` writes a cluster file per mesh by `shardwright profile`.
+- `plan` writes the IR and the program of every plan. Searched plans are searched again once all ops are measured: the
+  fastest of the best plans of several kinds in a short run is taken, as in `shardwright plan --measure`.
+- `measure`, three times in turn: measure the ops of all plans by `shardwright profile --ops-of`, and the steps of every
+  plan in a separate job. A step ends when its last rank is done.
+- `predict` writes the tables and the plot: predicted step by back end, correlation, errors, whether the fastest plan is
+  predicted to be the fastest, and the searched plan compared with the fastest of its group.
 
 Turns are ignored if other processes of the machine worked meanwhile and enough quiet turns remain.
 """
@@ -22,15 +22,14 @@ Turns are ignored if other processes of the machine worked meanwhile and enough 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import _netns
 from _figures_of_fit import median_error, pearson, regret
 from _prediction_cases import EMULATED_GROUPS, GROUPS
-from _prediction_sites import Emulated, Local, Site
+from _prediction_ranks import Emulated, Local, Site
 from _prediction_study import BACK_ENDS, PHASES, Study
-from _report import RESULTS, arguments, parsed, plot_scatter, publish, skip
+from _report import RESULTS, Row, Rows, arguments, parsed, plot_scatter, publish
 
 LOCAL = "local"
 EMULATED: dict[str, Site] = {
@@ -62,51 +61,33 @@ def study(name: str, options: argparse.Namespace) -> Study:
     return Study(site, chosen, folder, profile_seconds=SLOW_LINKS, table_seconds=ONE_MESH)
 
 
-def summary(rows: Sequence[Mapping[str, Any]], back_end: str) -> dict[str, Any]:
+def summary(rows: Sequence[Row], back_end: str) -> dict[str, Any]:
     """Return how well the predictions of a back end fit all rows."""
     measured, predicted = ([row[f"{name} ms"] for row in rows] for name in ("measured", back_end))
-    regrets = [choice_regret(rows, group, back_end) for group in dict.fromkeys(row["group"] for row in rows)]
-    return {
-        "back end": back_end,
-        "plans": len(rows),
-        "spread": max(measured) / min(measured),
-        "Pearson": pearson(predicted, measured),
-        "median error": median_error(predicted, measured),
-        "good choices": sum(value <= GOOD_CHOICE for value in regrets),
-        "groups": len(regrets),
-        "worst choice": max(regrets),
-    }
+    regrets: list[float] = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        own = [row for row in rows if row["group"] == group]
+        regrets.append(regret(*({row["plan"]: row[f"{n} ms"] for row in own} for n in (back_end, "measured"))))
+    row = {"back end": back_end, "plans": len(rows), "spread": max(measured) / min(measured)}
+    row |= {"Pearson": pearson(predicted, measured), "median error": median_error(predicted, measured)}
+    good = sum(value <= GOOD_CHOICE for value in regrets)
+    return row | {"good choices": good, "groups": len(regrets), "worst choice": max(regrets)}
 
 
-def choice_regret(rows: Sequence[Mapping[str, Any]], group: str, back_end: str) -> float:
-    """Return measured[chosen] / min(measured) - 1 for the plan that a back end predicts to be a group's fastest."""
-    own = [row for row in rows if row["group"] == group]
-    measured, predicted = ({row["plan"]: row[f"{name} ms"] for row in own} for name in ("measured", back_end))
-    return regret(predicted, measured)
-
-
-def choices(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def choices(rows: Sequence[Row]) -> Rows:
     """Compare the searched plan of each group with the fastest plan of the group, by measured steps."""
-    table: list[dict[str, Any]] = []
+    table = Rows()
     for group in dict.fromkeys(row["group"] for row in rows):
         measured = {row["plan"]: row["measured ms"] for row in rows if row["group"] == group}
         fastest = min(measured, key=measured.__getitem__)
         excess = measured[SEARCHED] / measured[fastest] - 1.0
-        table.append(
-            {
-                "group": group,
-                "searched ms": measured[SEARCHED],
-                "dp ms": measured["dp"],
-                "fastest": fastest,
-                "fastest ms": measured[fastest],
-                "slower by": excess,
-                "good": excess <= GOOD_CHOICE,
-            }
-        )
+        row = {"group": group, "searched ms": measured[SEARCHED], "dp ms": measured["dp"], "fastest": fastest}
+        row |= {"fastest ms": measured[fastest], "slower by": excess, "good": excess <= GOOD_CHOICE}
+        table.append(row)
     return table
 
 
-def report(name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def report(name: str, rows: Sequence[Row]) -> None:
     """Publish the tables and the plot of a site."""
     publish(f"prediction-{name}-plans", rows)
     publish(f"prediction-{name}-choices", choices(rows))
@@ -124,12 +105,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="GROUP", help="only these groups, by their names in the tables")
     parser.add_argument("--until", choices=PHASES, default=PHASES[-1], help="last phase to run")
     options = parsed(parser, only=["mlp-small x2"], until="plan")
-    try:
-        for name in EMULATED if options.emulated else (LOCAL,):
-            if rows := study(name, options).run(options.until):
-                report(name, rows)
-    except _netns.Unavailable as error:
-        skip(error)
+    for name in EMULATED if options.emulated else (LOCAL,):
+        if rows := study(name, options).run(options.until):
+            report(name, rows)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from _prediction_cases import GROUPS
-from _prediction_ranks import statements, time_lines
-from _prediction_sites import Local
+from _prediction_ranks import Local, statements, time_lines
 from _prediction_steps import STEPS
 from _prediction_study import Study
-from _report import RESULTS, arguments, parsed, publish, skip
+from _report import RESULTS, Rows, arguments, parsed, publish, skip
 
 from shardwright.ir.cluster_fields import ClusterFileError
 from shardwright.lowering.codegen.names import identifier
@@ -51,7 +50,7 @@ def by_name(timeline: Timeline) -> dict[str, float]:
     return seconds
 
 
-def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[str, float]]) -> Rows:
     """Return a row for each kind of statement, the slowest first."""
     rows: dict[str, dict[str, Any]] = {}
     for (name, called), seconds in zip(calls(program), measured, strict=True):

@@ -168,11 +168,7 @@ def baselines(step: ModuleOp, cluster: Cluster, *, has_experts: bool) -> dict[st
             ways += (("DeepSpeed", (fixed(preset, axes=axes),)) for preset in ("zero1", "zero3"))
         for name, passes in ways:
             judged = judge(step, placed, name, *passes, "program")
-            best[name] = min(
-                best.get(name, judged),
-                judged,
-                key=lambda each: (not each.counts, inf if each.step is None else each.step),
-            )
+            best[name] = min(best.get(name, judged), judged, key=_key)
     return best
 
 
