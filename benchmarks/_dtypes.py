@@ -8,12 +8,7 @@ from shardwright.dialects.aten import AtenOp, OpaqueOp
 
 
 def is_mixed(doubled: ModuleOp) -> bool:
-    """
-    Return whether a step that is requested in float64 computes float32 values, as many do in their loss or norms.
-
-    Args:
-        doubled: the step, imported in float64.
-    """
+    """Return whether a step that is imported in float64 computes float32 values, as many do in their loss or norms."""
     results = (value for op in doubled.walk() if isinstance(op, AtenOp | OpaqueOp) for value in op.results)
     used = (value.type for value in results if value.first_use is not None)
     return any(isinstance(type, TensorType) and type.element_type == Float32Type() for type in used)

@@ -33,7 +33,6 @@ class Case:
 
     Args:
         rates: Mbit/s that each host sends and receives; the value is None if the case has one host.
-        ranks_each: number of ranks of a host.
         part: ranks that a person would choose if the others were to idle.
         slower: factors by rank, for ranks that compute slower than the others.
     """
@@ -85,13 +84,8 @@ SLOW_RANK: tuple[Case, ...] = tuple(
 @dataclass(frozen=True)
 class Measured:
     """
-    The results of short measurements.
-
-    Args:
-        flops: FLOP/s of a small matrix product, by rank.
-        latency: seconds of a small message, by level.
-        bandwidth: bytes/s between two ranks of a host; 0 if hosts have one rank.
-        efficiency: share of the bandwidth that a collective reaches, by level and collective.
+    The results of short measurements: FLOP/s of a small matrix product by rank, latencies of small messages by level,
+    bytes/s between two ranks of a host, and the shares of the bandwidth that collectives reach, by level.
     """
 
     flops: tuple[float, ...]

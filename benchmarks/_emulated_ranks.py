@@ -165,11 +165,7 @@ def _matrix_seconds(pace: Paced, times: int = 5) -> float:
 
 
 def _one_way(other: int, size: int, times: int) -> float:
-    """
-    Return the median seconds of a message from rank 0 to another rank, which are half of a round trip.
-
-    Every rank calls this, and gets the same result.
-    """
+    """Return the median seconds of a message between rank 0 and another rank, equal on all ranks."""
     message, seconds = torch.zeros(size), list[float]()
     for _ in range(times + 3):
         start = time.perf_counter()
@@ -189,12 +185,9 @@ def _one_way(other: int, size: int, times: int) -> float:
 
 def _efficiencies(case: Case, axis: str, ideal: float, latency: float, pace: Paced) -> dict[str, float]:
     """
-    Return the share of the bandwidth that each kind of collective over an axis reaches.
+    Return the share of the bandwidth that each kind of collective over an axis reaches, at the devices' own speed.
 
-    The devices add and copy parts at their own speed, as in the steps.
-
-    Args:
-        ideal: seconds of an all-gather at full bandwidth.
+    An all-gather takes `ideal` seconds at full bandwidth.
     """
     count, axes = len(case.rates) if axis == "node" else case.ranks_each, (axis,)
     comm = Communicator(Mesh.of(node=len(case.rates), gpu=case.ranks_each), (axes,))

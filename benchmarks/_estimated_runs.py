@@ -20,13 +20,7 @@ Ends = tuple[int, int]
 
 @dataclass(frozen=True)
 class EstimatedRuns:
-    """
-    The times of a pipeline in seconds from the begin of the first fragment.
-
-    Args:
-        begins, ends: begin and end of each fragment's run, in order within a stage.
-        stages: end of each stage.
-    """
+    """The times of runs in seconds from the begin of the first fragment, and the ends of stages."""
 
     begins: Mapping[PartOf, float]
     ends: Mapping[PartOf, float]
@@ -39,12 +33,7 @@ class EstimatedRuns:
 
 
 def estimate(slots: Sequence[Sequence[Slot]], times: PipelineTimes) -> EstimatedRuns:
-    """
-    Return when each run begins and ends.
-
-    Raises:
-        ValueError: stages deadlock.
-    """
+    """Return when each run begins and ends. Raises ValueError if stages deadlock."""
     stage_of = {work.label: work.stage for work in times.works}
     ends_of = {link.label: (stage_of[link.source], link.stage) for link in times.deliveries}
     return SlotRun(slots, times.runs, times.transfers, ends_of).run()
@@ -61,11 +50,8 @@ class _BusyChannel:
 
 class SlotRun:
     """
-    Executes the slots of all stages. An instance runs once.
-
-    Args:
-        runs, transfers: seconds of fragments and of transfers, by label.
-        ends_of: stages at the ends of each transfer, by label.
+    Executes the slots of all stages, once, by the seconds of fragments and transfers and the stages at both ends of a
+    transfer, all by label.
     """
 
     def __init__(

@@ -51,11 +51,8 @@ def fit_constants(
     """
     Return the constants that explain `measured` seconds best.
 
-    Args:
-        noise: relative uncertainty of the measurements; errors beyond it weigh less and less.
-
-    Raises:
-        ValueError: nothing was measured, or a measured time is zero or negative.
+    `noise` is the relative uncertainty of a measurement; errors beyond it weigh less and less. Raises ValueError if
+    nothing was measured, or a measured time is zero or negative.
     """
     if not measured or min(measured) <= 0:
         raise ValueError(f"expected measured times above 0 s, found {min(measured, default='none')}")

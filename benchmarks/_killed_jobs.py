@@ -1,8 +1,7 @@
 """
 Start jobs that are to be killed: by torchrun, or by a fork of a server with all imports loaded, which is faster.
 
-A forked job has the structure of torchrun's job: a launcher holds the store and ends all ranks soon after the first
-failure, and the ranks are its children and get torchrun's environment.
+As torchrun does, the launcher of a forked job holds the store and ends all ranks soon after the first failure.
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,14 +30,7 @@ TRAINING = "_killed_training"
 
 @dataclass
 class Job:
-    """
-    A running job.
-
-    Args:
-        launcher: id of the process that started the ranks.
-        output: pipe from all processes of the job, and no other processes.
-        reap: function that waits for the ended launcher.
-    """
+    """A running job: the process that started the ranks, the pipe from all its processes, and a wait for its end."""
 
     launcher: int
     output: int
@@ -49,13 +40,7 @@ class Job:
     _rest: str = field(default="", init=False)
 
     def follow(self, seconds: float, until: tuple[str, ...] = ()) -> bool:
-        """
-        Read the output of the job, and return whether a line with one of the prefixes `until` came.
-
-        Args:
-            seconds: longest time to read, unless all processes end before.
-            until: prefixes of lines that end the reading.
-        """
+        """Read the output for at most `seconds`, and return whether a line with one of the prefixes `until` came."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             if not select.select([self.output], [], [], left)[0]:
@@ -93,20 +78,17 @@ class Job:
         return alive
 
 
-def by_torchrun(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
-    """Start a job by torchrun, as users do."""
-    script = str(Path(__file__).with_name(f"{TRAINING}.py"))
-    aimed = [str(aim.rank), aim.operation, str(aim.count)] if aim is not None else []
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    with errors.open("ab") as log:
-        job = subprocess.Popen([*launch, script, folder, cluster, *aimed], stdout=subprocess.PIPE, stderr=log)
-    assert job.stdout is not None
-    with job.stdout as stdout:
-        return Job(job.pid, os.dup(stdout.fileno()), job.wait)
-
-
-def forked(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
-    """Start a job whose processes are forked from a server with all imports loaded."""
+def started(by_torchrun: bool, ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path) -> Job:
+    """Start a job by torchrun, as users do, or forked from a server with all imports loaded."""
+    if by_torchrun:
+        script = str(Path(__file__).with_name(f"{TRAINING}.py"))
+        aimed = [str(aim.rank), aim.operation, str(aim.count)] if aim is not None else []
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        with errors.open("ab") as log:
+            job = subprocess.Popen([*launch, script, folder, cluster, *aimed], stdout=subprocess.PIPE, stderr=log)
+        assert job.stdout is not None
+        with job.stdout as stdout:
+            return Job(job.pid, os.dup(stdout.fileno()), job.wait)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["shardwright.api.parallelize", "shardwright.runtime.launch", TRAINING, __name__])
     receiver, sender = context.Pipe(duplex=False)
@@ -120,6 +102,7 @@ def forked(ranks: int, folder: str, cluster: str, aim: Aim | None, errors: Path)
 
 
 def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, Aim | None]) -> None:
+    """Fork the ranks, wait until all have ended, and terminate the others soon after one has failed."""
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     threads = os.listdir("/proc/self/task")
@@ -138,12 +121,6 @@ def _launch(sender: Connection, errors: str, ranks: int, call: tuple[str, str, A
     # The store starts threads, so it comes after all forks.
     options = {"is_master": True, "wait_for_workers": False, "timeout": timedelta(seconds=60)}
     store = TCPStore("127.0.0.1", port, master_listen_fd=listening.detach(), **options)
-    _await(processes)
-    del store
-
-
-def _await(processes: Sequence[BaseProcess]) -> None:
-    """Wait until all ranks have ended, and terminate the others soon after one has failed."""
     while any(process.is_alive() for process in processes):
         time.sleep(0.02)
         if any(process.exitcode for process in processes):
@@ -153,6 +130,7 @@ def _await(processes: Sequence[BaseProcess]) -> None:
             break
     for process in processes:
         process.join()
+    del store
 
 
 def _rank(listening: socket.socket, rank: int, ranks: int, call: tuple[str, str, Aim | None]) -> None:

@@ -31,12 +31,9 @@ _ROWS, _BATCHES = 12, 15
 @dataclass(frozen=True)
 class Aim:
     """
-    The place where a rank stops in order to be killed: right before an operation on a file of the run's folder.
+    The place where a rank stops in order to be killed: before an operation on a file of the run's folder.
 
-    Args:
-        rank: rank that stops.
-        operation: a verb and a kind of file, as in `OPERATIONS`.
-        count: number of such operations that happen first, counted from the planning of the step.
+    `count` operations of this kind happen first, counted from the planning of the step.
     """
 
     rank: int
@@ -90,20 +87,16 @@ def train(folder: str, cluster: str, aim: Aim | None = None) -> None:
             schedule.step()
             _say(step, f"step {step.steps} {loss.item().hex()}")
             if saves:
-                _save(step, folder, schedule.state_dict())
+                # Every other checkpoint is written while training continues.
+                asynchronous = step.steps % 2 == 0
+                step.save(folder, extra=schedule.state_dict(), asynchronous=asynchronous)
+                if not asynchronous:
+                    _say(step, _saved(step, folder))
             if step.steps == STEPS:
                 break
     step.wait_saved()
     # Only a new save removes the files that a killed save left behind, so report only after a save.
     _say(step, _saved(step, folder) if saves and step.steps > began else "", "ended")
-
-
-def _save(step: Any, folder: str, extra: object) -> None:
-    """Save a checkpoint; every other one is written while training continues."""
-    asynchronous = step.steps % 2 == 0
-    step.save(folder, extra=extra, asynchronous=asynchronous)
-    if not asynchronous:
-        _say(step, _saved(step, folder))
 
 
 def _saved(step: Any, folder: str) -> str:
@@ -152,22 +145,14 @@ def _operation(event: str, arguments: tuple[Any, ...], folder: str) -> str:
     # When a folder is deleted, the paths of its files are relative to that folder.
     if not path.startswith(folder) and event not in ("os.remove", "os.rmdir"):
         return ""
-    verb = _EVENTS[event]
+    verb, path = _EVENTS[event], Path(path)
     if verb == "open":
         mode, flags = arguments[1:3]
         writes = set(mode or "") & set("wax") or flags & (os.O_WRONLY | os.O_RDWR)
         verb = "write" if writes else "read"
-    return f"{verb} {_kind(Path(path), folder)}"
-
-
-def _kind(path: Path, folder: str) -> str:
-    if str(path) == folder:
-        return "checkpoints"
-    if path.suffix == ".distcp":
-        return "distcp"
-    if path.name.endswith(".unfinished"):
-        return "old" if path.name.endswith(".old.unfinished") else "unfinished"
-    return "step" if path.name.startswith("step-") else path.name
+    kinds = {".distcp": "distcp", ".unfinished": "old" if path.name.endswith(".old.unfinished") else "unfinished"}
+    other = "step" if path.name.startswith("step-") else path.name
+    return f"{verb} {'checkpoints' if str(path) == folder else kinds.get(path.suffix, other)}"
 
 
 if __name__ == "__main__":

@@ -16,13 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class MemoryMeter(TorchDispatchMode):
-    """
-    Counts the bytes of tensors that operations return inside the `with` block.
-
-    Args:
-        held: tensors that count from the start.
-        lent: tensors whose memory others own. Neither they nor views of them count.
-    """
+    """Counts the bytes of `held` tensors and of results of operations, except memory and views of `lent` tensors."""
 
     def __init__(self, held: Iterable[torch.Tensor] = (), lent: Iterable[torch.Tensor] = ()) -> None:
         super().__init__()

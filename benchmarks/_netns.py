@@ -50,9 +50,7 @@ def hosts(
     """
     Create one namespace per rate (`200mbit`, or None for no limit), yield their names, and remove them afterwards.
 
-    Args:
-        burst: bytes that a host may send at full speed after a pause.
-        receiving: whether the rate also limits receiving.
+    A host may send `burst` bytes at full speed after a pause. The rate limits receiving only on request.
     """
     require()
     names = [f"{_OWN}host{index}" for index in range(len(rates))]
@@ -82,8 +80,7 @@ def launch(
     """
     Run `python ARGUMENTS` as one rank on each host, as torchrun would. If one fails, the others are killed.
 
-    Args:
-        shares: share of one core by rank, by default all of it.
+    A rank has all of a core, or its share in `shares`.
     """
     processes: list[subprocess.Popen[bytes]] = []
     try:
@@ -125,10 +122,7 @@ def answers(
     """
     Run a script on the ranks of emulated hosts, where it calls `start`, and return the result of rank 0.
 
-    Args:
-        request: value that all ranks get, as JSON.
-        ranks_each: number of ranks of a host; the links between them are not limited.
-        burst, receiving, shares: as in `hosts` and `launch`.
+    All ranks get the request as JSON. The links between the ranks of a host are not limited.
     """
     with tempfile.TemporaryDirectory() as folder, hosts(rates, burst, receiving=receiving) as names:
         Path(folder, _REQUEST).write_text(json.dumps(request))

@@ -62,7 +62,7 @@ class StageOutline:
     """
     A stage: its mesh, its first rank in the job, its stretches, and its slots in order.
 
-    The label of a slot is the number of its transfer, or the number of the stage with the number of its stretch.
+    The label of a slot is the number of its transfer, or the numbers of the stage and of its stretch.
     """
 
     mesh: Mesh
@@ -164,7 +164,7 @@ class _Writer:
 
 def outline_seconds(outline: Outline, cluster: Cluster) -> float:
     """
-    Return the seconds of a step on a cluster of all ranks of the job, whose mesh has the axes of the stages' meshes.
+    Return the seconds of a step on a cluster of all ranks, whose mesh has the axes of the stages' meshes.
 
     In a stage with several kinds of devices, the slowest kind determines the time of every stretch.
     """

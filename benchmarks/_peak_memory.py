@@ -24,10 +24,7 @@ def peak_by_tensors(executor: Executor, batch: dict[str, Any]) -> tuple[int, str
 
 def peak_by_allocator(executor: Executor, batch: dict[str, Any], before: int) -> int:
     """
-    Run a step and return its peak bytes by torch's CUDA allocator.
-
-    Args:
-        before: bytes that were allocated before the executor was made.
+    Run a step and return its peak bytes by torch's CUDA allocator, without the bytes that were allocated `before`.
     """
     device = executor.comm.device
     torch.cuda.synchronize(device)

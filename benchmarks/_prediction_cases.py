@@ -15,13 +15,9 @@ from shardwright.ir.cluster import Cluster
 @dataclass(frozen=True)
 class Form:
     """
-    A way of planning a step.
+    A way of planning a step: a preset, entries of a pin file or a search; or a pipeline of passes.
 
-    Args:
-        pins: a preset, or entries of a pin file; if empty, the strategy is searched for.
-        mesh: mesh to use in the place of the mesh of the group.
-        pipeline: pass pipeline that replaces the usual passes and pins.
-        ratios: value of `PlanOptions.ratios`.
+    `mesh` replaces the mesh of the group.
     """
 
     pins: str = ""
@@ -55,13 +51,7 @@ SEARCHED_FORMS = {name for name, form in FORMS.items() if not form.pins and form
 
 @dataclass(frozen=True)
 class Group:
-    """
-    Plans of one step on one number of processes. The plan predicted to be the fastest should be measured as the
-    fastest.
-
-    Args:
-        mesh: mesh of plans whose form names none; by default one axis of all ranks.
-    """
+    """Plans of one step on one number of processes, whose fastest should be predicted to be the fastest."""
 
     step: str
     ranks: int

@@ -113,7 +113,7 @@ def time_lines(make: Callable[[], TrainingStep], text: str, seconds: float) -> l
     """
     Return the median seconds of every statement of a program's step on this rank, over the means of quiet turns.
 
-    The time of a statement includes its waiting: a collective waits until the last rank reaches it.
+    A collective waits until the last rank reaches it, which counts.
     """
     torch.set_num_threads(1)
     step = make()
@@ -193,13 +193,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Emulated:
-    """
-    Emulated hosts, each a network namespace that exists during one call.
-
-    Args:
-        rates: sending rates of the hosts, for instance `200mbit`.
-        ranks_each: number of processes of a host; the links between them are not limited.
-    """
+    """Emulated hosts with limited sending rates, each a network namespace that exists during one call."""
 
     rates: tuple[str, ...]
     ranks_each: int

@@ -41,13 +41,9 @@ _BY_FIT = "by-fit"
 @dataclass(frozen=True)
 class Study:
     """
-    Groups of plans at a site.
+    Groups of plans at a site, with the folder of their results.
 
-    Args:
-        folder: folder of the results.
-        seconds: seconds that each plan runs.
-        profile_seconds: seconds for profiling the cluster of a mesh.
-        table_seconds: seconds for measuring the ops of the plans of a mesh.
+    The seconds are those that each plan runs, and those for profiling the cluster and the ops of a mesh.
     """
 
     site: Site

@@ -50,12 +50,9 @@ class Lambda(nn.Module):
 @dataclass(frozen=True)
 class Block:
     """
-    A kind of block.
+    A kind of block, made from a generator and a width, which maps [rows, time, width] to the same shape.
 
-    Args:
-        make: function from a generator and a width to a module that maps [rows, time, width] to the same shape.
-        whole: whether a row's result depends on other rows.
-        coarse: relative error due to explicit dtypes of the block.
+    `whole` says whether a row's result depends on other rows, and `coarse` is the error due to the block's dtypes.
     """
 
     make: Callable[[random.Random, int], nn.Module]
@@ -309,13 +306,7 @@ NOT_A_SUM = ("root",)
 
 @dataclass(frozen=True)
 class Program:
-    """
-    A random program.
-
-    Args:
-        whole: names of its parts that compute across rows.
-        coarse: relative error due to explicit dtypes of the program.
-    """
+    """A random program: the names of its parts that compute across rows, and its error due to explicit dtypes."""
 
     name: str
     make: Callable[[], TrainingStep]

@@ -47,8 +47,7 @@ def by_round(sides: Sequence[Callable[[], T]], rounds: int, warm: int = 0) -> li
     """
     Call every side once per round, each round in another order, and return the results of the sides by round.
 
-    Args:
-        warm: number of untimed rounds before the timed rounds.
+    `warm` rounds before these are not timed.
     """
     generator, order, rows = random.Random(0), list(range(len(sides))), list[list[T]]()
     for number in range(-warm, rounds):
@@ -194,8 +193,7 @@ def tensor_parallel(model: nn.Module, step: TrainingStep, device: torch.device, 
     """
     Return the model with Megatron's layout of every block, by `parallelize_module`. All else is replicated.
 
-    Raises:
-        ValueError: the number of heads is not a multiple of the number of ranks.
+    Raises ValueError if the number of heads is not a multiple of the number of ranks.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -235,8 +233,7 @@ def compared(
     """
     Return the seconds of the steps of each side, and the processor seconds of all ranks.
 
-    Args:
-        make: function that makes the training step; ranks import it by name.
+    Ranks import the function that makes the step by name.
     """
     by_rank = run_ranks(_take_turns, ranks, make, sides, rounds, timeout=3000)
     seconds = [[row[at].seconds for row in by_rank[0]] for at in range(len(sides))]
@@ -248,15 +245,9 @@ def blocks_in_turn(
     run: Run, sides: Sequence[Callable[[], AbstractContextManager[Any]]], pairs: int, seconds: float
 ) -> tuple[int, list[list[float]], list[list[float]]]:
     """
-    Time blocks of steps in turn, each side inside its context.
+    Time blocks of steps in turn on every rank of a job, each side inside its context, for about `seconds` a block.
 
-    Every rank of the job calls this.
-
-    Args:
-        seconds: length of a block.
-
-    Returns:
-        The number of steps of a block, and the seconds and processor seconds of the blocks of each side.
+    Return the number of steps of a block, and the seconds and processor seconds of the blocks of each side.
     """
     warm = 15
     timed(run, warm)

@@ -7,15 +7,12 @@ Measure duplex, products in parts, schedules and balanced shares on emulated lin
 
 Each host is a network namespace whose sending rate is limited to RATE (`_netns`). The programs of one comparison run in
 the same processes and take their steps in random order. The ratio is the median of the paired ratios to the first
-program, with a 95 % bootstrap interval. The first program runs twice, as a control.
+program, which runs twice, as a control, with a 95 % bootstrap interval.
 
-`--sweep` compares duplex at several rates; its cluster file has the FLOP/s of a matrix product that is timed first.
-`auto` is the side that the simulator predicts to be the faster, and `auto / better` compares it with the side that is.
-Step, computation, communication, overlapped and exposed communication are given in ms, as simulated and as measured (by
-`StepProfile` at the end of the run, on the rank that computes longest).
-
-`--simulate` simulates products and collectives that are split into parts: each cell is the step in milliseconds, and
-its ratio to the first column.
+`--sweep` compares duplex at several rates, for the FLOP/s of a matrix product that is timed first. `auto` is the side
+that the simulator predicts to be the faster, and `auto / better` compares it with the side that is. Step, computation,
+communication, overlapped and exposed communication are given in ms, as simulated and as measured by `StepProfile`.
+`--simulate` simulates products and collectives in parts: each cell is the step in ms, with its ratio to the first.
 """
 
 from __future__ import annotations
@@ -53,10 +50,9 @@ _TENSOR_PARALLEL, _DATA_PARALLEL = (f"prepare,search-strategy{{algorithm=fixed p
 @dataclass(frozen=True)
 class Comparison:
     """
-    Programs of one step on one emulated cluster.
+    Programs of one step on one emulated cluster, as pass pipelines; the others are compared with the first.
 
     Args:
-        pipelines: pass pipelines by name; the others are compared with the first.
         shares: share of a core that a rank gets, by rank.
         speeds: FLOP/s of each rank in the planned cluster, relative to a core.
         fragment: shortest seconds of a pipeline's fragment. Sleeping fills them, so that other processes matter less.

@@ -5,22 +5,16 @@ Compare the chosen plan with plans that a person would write, measured on emulat
     sudo python benchmarks/emulated_plans.py --slow-rank [--pairs 7] [--only NAME ...] [--device FILE]
 
 Three clusters are groups of hosts with unequal links, which are network namespaces (`_netns.py`). In the fourth cluster
-one of four ranks on one host computes 50 times slower. Each step is planned by the search and by hand: data parallelism
-over all ranks, ZeRO 3, tensor parallelism, tensor parallelism inside data parallelism, a pipeline of two stages, data
-parallelism on a part of the cluster, and one rank alone. A plan by hand that gives the chosen program is left out.
-
-`--slow-rank` takes six steps on one host of four ranks instead, where one rank is two or four times slower, and three
-plans by hand: data parallelism with even shares, with shares by speed (HAP's DP-CP), and without the slow rank. `gain`
-is the measured step with even shares over the chosen plan's, and `of most` is its share of the gain of a step that only
-computes (1.75 and 3.25).
+one of four ranks on one host computes 50 times slower. `--slow-rank` takes six steps on such a host with a rank that is
+two or four times slower: `gain` is the measured step with even shares over the chosen plan's, and `of most` is its
+share of the gain of a step that only computes. A plan by hand that gives the chosen program is left out.
 
 A `finalist` is a plan that `shardwright plan --measure 4` would run beside the chosen plan. `measured` is the fastest
 of these four plans in the steps of the table, and `measured, ratio` is the fastest plan by hand over it.
 
-Two cores cannot compute for six ranks. Therefore each rank emulates a slower device (`Paced` in `_emulated_ranks.py`),
-whose cluster file comes from short measurements. The programs of a case live in the same processes and take their steps
-in random order. `ratio` is the median of paired ratios to the chosen plan, with a bootstrap interval of 95 %. The
-chosen plan runs twice, as a control. `others` is the number of cores that other processes used during the measurement.
+Each rank emulates a slower device (`Paced` in `_emulated_ranks.py`), whose cluster file comes from short measurements.
+The programs of a case live in the same processes and take their steps in random order. `ratio` is the median of paired
+ratios to the chosen plan, which runs twice, as a control. `others` is the number of cores that other processes used.
 """
 
 from __future__ import annotations

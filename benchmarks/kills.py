@@ -4,15 +4,14 @@ Send SIGKILL at random moments of training and saving; each restart must resume 
     python benchmarks/kills.py [--count 500] [--ranks 2 3 4] [--torchrun 0.1] [--seed 0]
 
 Short runs of 40 steps save after every step. A kill hits all processes of a job, one rank, or the launcher of the
-ranks. It comes at a random moment of start-up, before a random operation on the files of checkpoints, or at a random
-moment after the first step. Then the job is started again in the same folder, until the run ends and the next one
-begins. The first half of the kills is on the first number of `--ranks`; in the second half each start takes a random
-number of ranks from the list. One start in ten is torchrun's. All others are forked from a server with all imports
-loaded, with torchrun's environment.
+ranks, at a random moment of start-up, before a random operation on the files of checkpoints, or at a random moment
+after the first step. Then the job is started again in the same folder. The first half of the kills is on the first
+number of `--ranks`; in the second half each start takes a random one. One start in ten is torchrun's; all others are
+forked from a server with all imports loaded.
 
-Each start is compared with a run on as many ranks that was never killed: the loss of every step must be equal bit for
-bit as long as the run has had one number of ranks, else to a relative 1e-5. After each kill, code of this file checks
-the folder: every checkpoint in the folder must be complete, and the next start must resume from the newest.
+Each start is compared with a run that was never killed: the loss of every step must be equal bit for bit as long as the
+run has had one number of ranks, else to a relative 1e-5. After each kill, code of this file checks that every
+checkpoint in the folder is complete, and the next start must resume from the newest.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from _killed_jobs import Job, by_torchrun, forked
+from _killed_jobs import Job, started
 from _killed_training import OPERATIONS, STEPS, Aim
 from _report import arguments, parsed, publish
 
@@ -75,13 +74,10 @@ FAULTS = (
 @dataclass(frozen=True)
 class Said:
     """
-    The output of a start.
+    The output of a start: the step where it resumed (-1 if it did not get that far), losses by step, and whether it
+    ended.
 
-    Args:
-        began: step where it resumed; -1 if it did not get that far.
-        losses: losses by step.
-        saved: for each checkpoint its step, the number of checkpoints, and the number of other entries in the folder.
-        ended: whether it completed all steps.
+    `saved` has for each checkpoint its step, and the numbers of checkpoints and of other entries in the folder.
     """
 
     began: int
@@ -106,14 +102,7 @@ class Said:
 
 @dataclass
 class Run:
-    """
-    One run, from its first start to its last step.
-
-    Args:
-        folder: folder of its checkpoints.
-        used: numbers of ranks of its starts so far.
-        newest: step of the newest checkpoint in the folder.
-    """
+    """One run: its folder, the numbers of ranks of its starts so far, and the step of its newest checkpoint."""
 
     folder: Path
     used: set[int] = field(default_factory=set[int])
@@ -121,14 +110,7 @@ class Run:
 
 
 def faults(said: Said, run: Run, torn: int, off: float) -> Iterator[str]:
-    """
-    Yield the faults of a start, and of the folder that it left.
-
-    Args:
-        run: the run before this start.
-        torn: number of incomplete checkpoints in the folder.
-        off: largest relative error of its losses.
-    """
+    """Yield the faults of a start of `run`, which left `torn` checkpoints, and whose losses are `off` at most."""
     if said.began not in (-1, run.newest):
         yield "checkpoints lost"
     if torn:
@@ -162,11 +144,8 @@ class Chain:
     """
     Consecutive runs that are killed and started again.
 
-    Args:
-        folder: folder of all files.
-        choices: numbers of ranks that a start may have.
-        torchrun: share of starts by torchrun.
-        expected: losses of a run that was never killed, by number of ranks.
+    A start has one of the numbers of ranks in `choices`, and a share of starts is torchrun's. `expected` has the losses
+    of a run that was never killed, by number of ranks.
     """
 
     folder: Path
@@ -191,11 +170,15 @@ class Chain:
         ranks, is_torchrun = self.drawn.choice(self.choices), self.drawn.random() < self.torchrun
         run.used.add(ranks)
         (moment,) = self.drawn.choices(tuple(MOMENTS), tuple(MOMENTS.values()))
-        aim = self._aim(ranks) if moment == "file" else None
-        start = by_torchrun if is_torchrun else forked
-        job = start(ranks, str(run.folder), str(self.folder / f"{ranks}.toml"), aim, self.folder / "errors")
+        aim = None
+        if moment == "file":
+            operation = self.drawn.choice(tuple(OPERATIONS))
+            rank = 0 if OPERATIONS[operation] else self.drawn.randrange(ranks)
+            aim = Aim(rank, operation, self.drawn.randrange(4))
+        cluster, errors = str(self.folder / f"{ranks}.toml"), self.folder / "errors"
+        job = started(is_torchrun, ranks, str(run.folder), cluster, aim, errors)
         place = self._wait(job, moment, is_torchrun)
-        problems = list(self._kill(job, GONE[is_torchrun])) if place else []
+        problems = self._kill(job, GONE[is_torchrun]) if place else list[str]()
         if place == ANY_TIME and any(run.folder.glob(".*")):
             place = AMID_SAVE
         said = Said.of(job.lines)
@@ -204,28 +187,22 @@ class Chain:
         if job.close():
             problems.append("processes left")
         newest, torn = checkpoints(run.folder)
-        off = _off(said.losses, self.expected[ranks])
+        expected = self.expected[ranks]
+        errors_of = (abs(loss - expected[step]) / abs(expected[step]) for step, loss in said.losses.items())
+        off = max(errors_of, default=0.0)
         problems += faults(said, run, torn, off)
         if newest < max((run.newest, *(step for step, _, _ in said.saved))):
             problems.append("checkpoints lost")
         run.newest, self.most_off = newest, max(self.most_off, off)
-        self._count(problems, place, said, is_torchrun)
-        print(f"{self.counted['kills']}: {run.folder.name} on {ranks} of {run.used}: {said.began} to {newest}; "
-              f"{place or 'at its end'}; {', '.join(problems) or 'well'}", file=sys.stderr, flush=True)  # fmt: skip
-        return run if not said.ended else Run(self.folder / f"run-{self.counted['starts']}")
-
-    def _count(self, found: Sequence[str], place: str, said: Said, is_torchrun: bool) -> None:
-        self.counted.update(set(found))
+        self.counted.update(set(problems))
         self.counted.update({"starts": 1, "steps": len(said.losses), "runs to the end": said.ended})
         self.counted["started by torchrun"] += is_torchrun
         if place:
             self.counted["kills"] += 1
             self.places[place] += 1
-
-    def _aim(self, ranks: int) -> Aim:
-        operation = self.drawn.choice(tuple(OPERATIONS))
-        rank = 0 if OPERATIONS[operation] else self.drawn.randrange(ranks)
-        return Aim(rank, operation, self.drawn.randrange(4))
+        print(f"{self.counted['kills']}: {run.folder.name} on {ranks} of {run.used}: {said.began} to {newest}; "
+              f"{place or 'at its end'}; {', '.join(problems) or 'well'}", file=sys.stderr, flush=True)  # fmt: skip
+        return run if not said.ended else Run(self.folder / f"run-{self.counted['starts']}")
 
     def _wait(self, job: Job, moment: str, is_torchrun: bool) -> str:
         """Wait for the moment of the kill, and return a text that names it, or "" if the job ended before."""
@@ -241,19 +218,22 @@ class Chain:
             return ""
         return _stands(job) or (ANY_TIME if any(line.startswith("began") for line in job.lines) else START_UP)
 
-    def _kill(self, job: Job, gone: float) -> Iterator[str]:
-        """Kill all processes, one rank or the launcher, and yield faults of the end of the others."""
+    def _kill(self, job: Job, gone: float) -> list[str]:
+        """Kill all processes, one rank or the launcher, and return faults of the end of the others."""
         ranks = [process for process in job.processes() if process != job.launcher]
         self.drawn.shuffle(ranks)
         target = self.drawn.choice(("all processes", "one rank", "launcher")) if ranks else "launcher"
         victims = {"all processes": [*ranks, job.launcher], "one rank": ranks[:1], "launcher": [job.launcher]}[target]
-        shared, at = _shared_memory([job.launcher, *ranks]), time.monotonic()
+        shared, at = set[Path](), time.monotonic()
+        for process in (job.launcher, *ranks):
+            with suppress(OSError):
+                mapped = Path(f"/proc/{process}/maps").read_text(encoding="utf-8").split()
+                shared |= {Path(word) for word in mapped if word.startswith("/dev/shm/") and Path(word).exists()}
         self.counted[target] += 1
         job.kill(victims)
         job.follow(gone)
         self.slowest = max(self.slowest, time.monotonic() - at)
-        if any(path.exists() for path in shared):
-            yield "shared memory left"
+        return ["shared memory left"] if any(path.exists() for path in shared) else []
 
     def result(self) -> dict[str, float]:
         """Return all counts and measurements, in the order of the table."""
@@ -268,25 +248,10 @@ def _stands(job: Job) -> str:
     return next((line.removeprefix("stands ") for line in job.lines if line.startswith("stands")), "")
 
 
-def _off(losses: Mapping[int, float], expected: Mapping[int, float]) -> float:
-    """Return the largest relative error of losses."""
-    return max((abs(loss - expected[step]) / abs(expected[step]) for step, loss in losses.items()), default=0.0)
-
-
-def _shared_memory(processes: Sequence[int]) -> set[Path]:
-    """Return the named shared memory files that processes map."""
-    shared: set[Path] = set()
-    for process in processes:
-        with suppress(OSError):
-            mapped = Path(f"/proc/{process}/maps").read_text(encoding="utf-8").split()
-            shared |= {Path(word) for word in mapped if word.startswith("/dev/shm/") and Path(word).exists()}
-    return shared
-
-
 def _whole_run(folder: Path, ranks: int) -> dict[int, float]:
     """Return the losses of a run that saves no checkpoints and is never killed."""
     (folder / f"{ranks}.toml").write_text(cluster_toml(generic_cluster(ranks)), encoding="utf-8")
-    job = forked(ranks, "-", str(folder / f"{ranks}.toml"), None, folder / "errors")
+    job = started(False, ranks, "-", str(folder / f"{ranks}.toml"), None, folder / "errors")
     job.follow(PATIENCE)
     job.close()
     losses = Said.of(job.lines).losses

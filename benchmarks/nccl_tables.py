@@ -114,8 +114,8 @@ def topology(setting: Setting, hop: float, step: float, inside: float, nic: floa
 @cache
 def coefficients(kind: str, setting: Setting) -> tuple[float, float, float, float]:
     """
-    Return the coefficients of a collective's costs: numbers of steps inside nodes and between nodes, and the shares of
-    the value that pass the busiest wire inside a node and the busiest NIC.
+    Return the numbers of steps inside nodes and between nodes, and the shares of the value that pass the busiest wire
+    inside a node and the busiest NIC.
 
     Costs are linear in latencies if a step inside a node is the faster one, and the maximum of two terms in bandwidths.
     """

@@ -3,16 +3,15 @@ Shard every op of torch's own test database at random, compare results with eage
 
     python benchmarks/opinfo.py [--samples N] [--ops PATTERN] [--no-dtensor]
 
-The script takes each op that supports float32 on the CPU. It traces up to N of torch's samples, and N more samples
-whose sizes are divisible by four, to IR. The interpreter runs them on four ranks (one axis of 4, and 2x2). Every op of
-a trace gets a random signature, and splits may be uneven or leave a rank an empty shard. The results must equal the
-results of eager PyTorch. DTensor gets the N samples whose sizes are divisible by four, as in torch's own DTensor tests,
-each with its inputs split evenly at random.
+Each op that supports float32 on the CPU is traced to IR for up to N of torch's samples, and N more whose sizes are
+divisible by four. The interpreter runs them on four ranks (one axis of 4, and 2x2) under random signatures, whose
+splits may be uneven or leave a rank an empty shard. DTensor gets the samples whose sizes are divisible by four, each
+with its inputs split evenly at random.
 
 An op counts as `run` if all its samples ran, and as `wrong` if a sample gave a different result without an error. It
 counts as `sharded` if a random signature could split an operand or result of an op of a trace (under DTensor: if an op
-ran with a sharded operand or result). Random ops and `empty` are not compared with eager PyTorch: random numbers are
-compared with the interpreter's own on one device, and `empty` only in shapes and dtypes.
+ran with a sharded operand or result). Random numbers are compared with the interpreter's own on one device, and `empty`
+only in shapes and dtypes.
 """
 
 from __future__ import annotations

@@ -5,16 +5,12 @@ Compare our data-parallel plan with DistributedDataParallel, and our ZeRO-3 plan
     python benchmarks/parity.py --compiled [--ranks 2 4] [--pairs 40] [--steps gpt2 vit vgg]
 
 Our plans are for the shipped cluster `local-4`, for another cluster, or for this machine as `shardwright profile`
-measures it (`--cluster measured`, as in `parallelize(cluster="auto")`). The cluster determines the bucket size, unless
-`--bucket` sets it; the table shows it.
+measures it (`--cluster measured`), which determines the bucket size unless `--bucket` sets it.
 
 Both sides train the same model on the same batch in the same processes, step by step in random order. The ratio is the
 median of the paired ratios ours / theirs, with a 95 % bootstrap interval. The control `A/A` is the peer against a
-second copy of itself. `cpu` is the ratio of processor seconds of all threads of all ranks, which other jobs on the
-machine disturb less. Training uses AdamW, float32 and gloo.
-
-With `--compiled` both sides run compiled and not compiled, our plans are made for compilation, and the speed-up by
-compiling is reported for both. DDP is compiled as a whole, FSDP2 block by block if the model has blocks.
+second copy of itself. `cpu` is the ratio of processor seconds of all threads of all ranks. With `--compiled` both sides
+run compiled (DDP as a whole, FSDP2 block by block) and not compiled.
 """
 
 from __future__ import annotations

@@ -75,7 +75,6 @@ class Case:
 
     Args:
         noted_ms: step of the plan by hand when the search was worse; absent if the cluster has changed since.
-        limit_ms, limit_gib: upper limits of the step and of its memory.
         wall: upper limit of the command's seconds on two idle cores.
         options: options of the command, as names of `PlanOptions`.
     """

@@ -3,13 +3,11 @@ Plant faults in the code of the product, one at a time, and count how many of th
 
     python benchmarks/planted_faults.py [--count N] [--seed S] [--folders FOLDER ...] [--tests N]
 
-Each fault changes one expression or removes one call in a function: another comparison, sum, bound, condition or
-number. Faults are drawn at random, as many from each folder as its part of the lines. A fault is planted in a copy of
-the checkout, and test files run there until one fails: the files that name the module or its definitions most often,
-and then the files for the modules that import it. A fault that none of them notices is planted again for the cases that
-these files run only with `--thorough`, so that the table shows what leaving them out costs. A fault that is not noticed
-then is listed with its line: run the whole suite with it, or look at it; it may be no fault, as a limit that only saves
-time.
+Each fault changes one expression or removes one call in a function. Faults are drawn at random, as many from each
+folder as its part of the lines. A fault is planted in a copy of the checkout, and test files run there until one fails:
+first the files that name the module or its definitions most often, then those of the modules that import it. A fault
+that none of them notices is planted again for the cases that run only with `--thorough`. A fault that is not noticed
+then is listed with its line; it may be no fault, as a limit that only saves time.
 """
 
 from __future__ import annotations

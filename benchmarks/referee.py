@@ -70,13 +70,7 @@ Rows = list[dict[str, Any]]
 @dataclass(frozen=True)
 class Setting:
     """
-    A training step on a cluster.
-
-    Args:
-        paper: paper and figure or table that use such a setting.
-        step: function that makes the training step.
-        cluster: name of a shipped cluster.
-        mesh: sizes of the mesh, where the setting uses a different number of devices than the cluster.
+    A training step on a shipped cluster, on a mesh of another size if the setting names one, and the paper that has it.
     """
 
     paper: str
@@ -121,14 +115,8 @@ class OverTime(BaseException):
 @dataclass(frozen=True)
 class Outcome:
     """
-    The result of one algorithm.
-
-    Args:
-        seconds: seconds of the search alone.
-        cost, bound: seconds by the algorithm's own objective, and a lower bound on them.
-        step: seconds of the simulated step, or None if the algorithm found no program.
-        excess: bytes that the rank with the tightest memory needs beyond its memory.
-        why_none: reason for a missing result.
+    The result of one algorithm: seconds of the search alone, cost and lower bound by its own objective, the simulated
+    step (None if it found no program), and the bytes that the rank with the tightest memory lacks.
     """
 
     seconds: float
@@ -172,13 +160,7 @@ def limited(seconds: float) -> Generator[None]:
 def run(
     step: ModuleOp, cluster: Cluster, algorithm: str, seconds: float, budget: int | None = None, *, judge: bool = True
 ) -> Outcome:
-    """
-    Run one algorithm.
-
-    Args:
-        seconds: time limit of the search.
-        judge: whether to finish the program of the strategy and simulate it.
-    """
+    """Run one algorithm for at most `seconds`, and finish and simulate its program if it is to be judged."""
     module = step.clone()
     add_cluster(module, cluster)
     began = perf_counter()

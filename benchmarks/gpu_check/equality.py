@@ -170,11 +170,9 @@ def judged(
     case: str, given: CheckCase, worst: Mapping[str, Worst], eager: Mapping[str, Worst], tolerance: float
 ) -> Row:
     """
-    Return the verdict on a case.
+    Return the verdict on a case by its largest error of each kind of value.
 
-    Args:
-        worst: largest error by kind of value.
-        eager: largest errors of one device in mixed precision, which set the limits; empty if `tolerance` applies.
+    The errors of one device in mixed precision set the limits, unless they are empty, when `tolerance` applies.
     """
     compared = result_of(given, dict(worst), tolerance).errors
     limits = {error.kind: max(MARGIN * eager[error.kind].error, FLOOR) if eager else tolerance for error in compared}

@@ -39,13 +39,7 @@ BOUNDS = FaultBounds(silent=180.0, slow=0.0)
 
 @dataclass(frozen=True)
 class Job:
-    """
-    One rank of a stage.
-
-    Args:
-        device: device of this rank.
-        clock: communication between ranks; all ranks call its methods in the same order.
-    """
+    """One rank of a stage. All ranks call the methods of the clock in the same order."""
 
     settings: Settings
     device: torch.device

@@ -21,15 +21,7 @@ from .sizes import sized_step
 
 @dataclass(frozen=True)
 class MeasuredPlan:
-    """
-    A plan as all ranks receive it.
-
-    Args:
-        program: text of the program; empty if the plan failed.
-        report: content of `plan.json`.
-        samples, rehearsal: ops to time for the plan.
-        refusal: reason why the plan failed.
-    """
+    """A plan as all ranks receive it: program, `plan.json`, and ops to time; or the reason why it failed."""
 
     program: str = ""
     report: Mapping[str, Any] | None = None

@@ -36,13 +36,7 @@ HYBRID = '[[pin]]\npreset = "dp"\naxes = ["node"]\n[[pin]]\npreset = "tp"\naxes 
 
 @dataclass(frozen=True)
 class Form:
-    """
-    A kind of plan.
-
-    Args:
-        pins, pipeline, ratios: values of `PlanOptions`.
-        keep: share of activations that is kept for backward; by default all.
-    """
+    """A kind of plan, by values of `PlanOptions` and the share of activations that is kept for backward."""
 
     mesh: Mesh
     pins: str | None = None

@@ -30,15 +30,7 @@ SAME_LOSS = {None: 1e-4, "bf16-mixed": 3e-2}
 
 @dataclass(frozen=True)
 class Comparison:
-    """
-    A comparison of one of our plans with a peer.
-
-    Args:
-        step: name of a step of `sizes`.
-        form: kind of our plan.
-        peer: name in `PEERS` of `_sides`.
-        compiled: whether the peer runs under `torch.compile`; our program runs op by op.
-    """
+    """A comparison of one of our plans with a peer in `PEERS` of `_sides`, which may run under `torch.compile`."""
 
     step: str
     form: str

@@ -25,12 +25,7 @@ pre { background: #f6f8fa; padding: .6rem; overflow-x: auto; white-space: pre-wr
 
 
 def write(folder: Path, results: Sequence[StageResult], *, complete: bool) -> None:
-    """
-    Write the three files into `folder`.
-
-    Args:
-        complete: whether all stages have run.
-    """
+    """Write the three files into `folder`; `complete` says whether all stages have run."""
     folder.mkdir(parents=True, exist_ok=True)
     report = {
         "complete": complete,

@@ -14,13 +14,7 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """
-    The result of one case.
-
-    Args:
-        figures: figures by name, with the unit in the name.
-        note: reason of a failure or a skip, or other remarks.
-    """
+    """The result of one case: figures by name, with units, and a note on a failure or a skip, or another remark."""
 
     case: str
     verdict: Verdict
@@ -30,13 +24,7 @@ class Row:
 
 @dataclass(frozen=True)
 class StageResult:
-    """
-    The result of one stage.
-
-    Args:
-        seconds: duration, including the start of its processes.
-        reason: reason why it failed or was skipped as a whole, or empty.
-    """
+    """The result of one stage, with its duration and the reason why it failed or was skipped as a whole."""
 
     name: str
     title: str

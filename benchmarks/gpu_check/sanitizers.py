@@ -34,7 +34,6 @@ class Programs:
 
     Args:
         plans: families with kinds of plans; kinds that need more ranks than the job has are skipped.
-        steps: number of steps of each program.
         checked: whether every collective is compared over its ranks before it starts.
         planted: name of a case that plants a fault, and the function that runs it.
     """

@@ -16,15 +16,7 @@ class Settings:
     """
     The settings of the command line.
 
-    Args:
-        out: folder of reports, logs and programs.
-        quick: whether to run fewer cases and shorter measurements.
-        stages: names of the stages to run, in order.
-        cpu: whether to run on CPUs even if there are GPUs.
-        share_gpu: number of ranks on each GPU.
-        nproc_per_node: number of processes of this node if torchrun did not start them, by default as many as fit.
-        timeout: seconds after which a stage is ended.
-        stage: stage of this process if it is a rank; empty in launcher and supervisors.
+    `stage` is the stage of this process if it is a rank; it is empty in launcher and supervisors.
     """
 
     out: Path

@@ -18,10 +18,8 @@ _ON_CPUS = GPT2Config(layers=2, width=128, heads=4, vocabulary=512, positions=64
 
 def sized_step(job: Job, name: str) -> TrainingStep:
     """
-    Return a step of the job's size: at least eight sequences per GPU, or eight in total on CPUs.
-
-    Args:
-        name: ``gpt2``, ``gpt2 bf16`` (in mixed precision), ``mlp`` or ``vgg``.
+    Return ``gpt2``, ``gpt2 bf16`` (in mixed precision), ``mlp`` or ``vgg`` in the job's size: at least eight sequences
+    per GPU, or eight in total on CPUs.
     """
     family, _, mixed = name.partition(" ")
     step = _made(job, family)

@@ -33,11 +33,8 @@ class Stage:
     A stage of the check.
 
     Args:
-        title: title in the report.
         maker: class or function that makes its `Work` from a `Job`, as ``package.module:name``.
-        needs_cuda: whether to skip it on CPUs.
         tool: program and options that its processes run under, or empty. A missing program skips the stage.
-        environment: additional environment variables of its processes.
     """
 
     name: str
@@ -85,12 +82,7 @@ STAGES = (
 
 @dataclass(frozen=True)
 class Check:
-    """
-    A check: the module of its processes, and its stages.
-
-    Args:
-        module: module for ``python -m``, which calls `main` with this check.
-    """
+    """A check: the module of its processes for ``python -m``, which calls `main` with this check, and its stages."""
 
     module: str
     stages: tuple[Stage, ...]

@@ -46,12 +46,7 @@ _TAIL_LINES, _TAIL_CHARACTERS = 12, 2000
 @dataclass(frozen=True)
 class Ended:
     """
-    The end of a rank's process.
-
-    Args:
-        code: exit code; negative for a signal.
-        reason: reason why the supervisor ended it, or empty.
-        tail: end of its log.
+    The end of a process: its exit code (negative for a signal), why the supervisor ended it, and the end of its log.
     """
 
     rank: int
@@ -81,13 +76,7 @@ def cause(ended: Sequence[Ended]) -> str:
 
 
 class Supervisor:
-    """
-    The supervisor of one rank of the job.
-
-    Args:
-        arguments: command line, which is passed on to the processes of ranks.
-        store: store that all supervisors share.
-    """
+    """The supervisor of one rank; it passes its command line on, and shares a store with all others."""
 
     def __init__(
         self, check: Check, settings: Settings, arguments: Sequence[str], store: Store, rank: int, world: int

@@ -18,9 +18,9 @@ WARM_STEPS = 3
 
 def seconds_in_turn(job: Job, sides: Sequence[Callable[[], object]], rounds: int) -> list[tuple[float, ...]]:
     """
-    Return the seconds of a step of each side, by round. In each round the sides take turns in random order.
+    Return the seconds of a step of each side on the slowest rank, by round; sides take turns in random order.
 
-    Every rank calls this with equal numbers of sides and rounds, and gets the seconds of the slowest rank.
+    Every rank calls this with equal numbers of sides and rounds.
     """
     blocks = [partial(_timed, job, side, _block(job, side)) for side in sides]
     by_rank = job.clock.everyone(by_round(blocks, rounds))

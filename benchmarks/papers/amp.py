@@ -7,16 +7,14 @@ NeurIPS 2022): the runs of its tables 6 to 11, as predictions and as searches.
 AMP compares itself with Megatron on three clusters of four hosts of four GPUs. There are four parts:
 
 - `fit` fits eight constants of a T4 and its wires to a random half of 47 measured runs, and predicts the other half.
-  The table also has AMP's own predictions of the same runs.
 - `tables` predicts each run of the tables with the constants of all 47 runs (`CALIBRATED`, which `fit` prints), and
-  chooses the run with the least simulated seconds. AMP runs the best five of its predictions, so the fastest of our
-  first five is reported too. Seconds of choices are measured.
+  chooses the run with the least simulated seconds, and the fastest of the first five, as AMP does.
 - `space` searches the degrees, micro-batches and orders of hosts that AMP's runtime supports, with stages cut by this
   compiler, and has the fastest plan that fits.
-- `plan` runs `search-plan` with no options. The plans of the tables are compiled for the same runtime and simulated by
-  the same cost model, with our overlap. Attention is fused in all of them, as in our runtime.
+- `plan` runs `search-plan`, and compiles the plans of the tables for the same runtime, with our overlap and fused
+  attention. It takes minutes per setting.
 
-An outline takes some seconds, and `--outlines` caches outlines in a file. The part `plan` takes minutes per setting.
+An outline takes some seconds, and `--outlines` caches outlines in a file.
 """
 
 from __future__ import annotations
@@ -76,10 +74,7 @@ class Setting:
     """
     A model on a cluster, the subject of two of AMP's tables.
 
-    Args:
-        testbeds: testbeds by the order of their hosts; the first is AMP's.
-        trials: all measured runs of the setting.
-        failed: runs that ended without a time.
+    `testbeds` are by the order of their hosts; the first is AMP's. `failed` are the runs that ended without a time.
     """
 
     name: str
@@ -209,8 +204,7 @@ def candidates_of(setting: Setting) -> Iterator[Candidate]:
     """
     Yield AMP's space, with stages cut for each order of hosts.
 
-    The degree of tensor parallelism grows until its fastest plan is slower than the fastest plan of the previous
-    degree.
+    The degree of tensor parallelism grows until its fastest plan is slower than that of the previous degree.
     """
     for hosts, testbed in setting.testbeds.items():
         before = inf

@@ -57,11 +57,9 @@ class Workload:
     A model as AMP ran it.
 
     Args:
-        batch: number of samples of a step.
-        make: function that makes the training step. If its argument is true, attention writes out its scores.
-        layer_at: function from a slot of AMP's to our number of its layer.
-        written_out: whether simulated programs write out the scores. If heads have the size of the calibration's heads,
-            a fitted rate of attention replaces them.
+        make: function that makes the training step. If its argument is true, attention writes out its scores. layer_at:
+        function from a slot of AMP's to our number of its layer. written_out: whether simulated programs write out the
+        scores, because the fitted rate of attention does not apply.
     """
 
     name: str
@@ -122,12 +120,7 @@ TRANSGAN_RUN = Workload("transgan", 64, _transgan, _layer_of_transgan, written_o
 @dataclass(frozen=True)
 class Setup:
     """
-    The parallelism of a step.
-
-    Args:
-        micro_batch: number of samples of a micro-batch on a rank.
-        tensor, data: degrees of parallelism inside a stage.
-        begins: our first layer of each stage.
+    The parallelism of a step: samples of a micro-batch on a rank, degrees inside a stage, and first layers of stages.
     """
 
     workload: Workload
@@ -170,12 +163,10 @@ class Setup:
 @dataclass(frozen=True)
 class Trial:
     """
-    A published run.
+    A published run: the method that proposed it in a table ("" if no table has it), and its measured seconds (infinity
+    for a failed run).
 
-    Args:
-        method: `AMP` or `Megatron`, whichever proposed the run in a table, or empty if no table has it.
-        seconds: measured seconds of the step, or infinity for a failed run.
-        theirs: seconds of the step that AMP predicts, or 0.
+    `theirs` are the seconds that AMP predicts, or 0.
     """
 
     setting: str

@@ -17,61 +17,45 @@ nothing overlapped, as AutoDDL's model has it. `ideal` is computation alone.
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from _report import RESULTS, arguments, parsed, plot, plot_grouped, progress, publish, quiet
+from _report import RESULTS, Rows, arguments, parsed, plot, plot_grouped, progress, publish, quiet
 from autoddl_plans import Bench, Outcome, Setting, gpt, small_vgg, vgg
 from referee import budgets
-from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.dialects import train
 from shardwright.dialects.placed import sharding_of
 from shardwright.passes.step.step_view import step_views
 
-Rows = list[dict[str, Any]]
-
 WIDTH, HEADS = 8192, 64
 
-SETTINGS: dict[str, Setting] = {
-    "quick": small_vgg(),
-    "vgg-daint-16": vgg(16, 1, 128, "figure 9"),
-    "vgg-daint-32": vgg(32, 1, 256, "figure 9"),
-    "vgg-daint-64": vgg(64, 1, 512, "figure 9"),
-    "vgg-cloud-4": vgg(2, 4, 128, "figure 10"),
-    "vgg-cloud-8": vgg(2, 8, 256, "figure 10"),
-    "gpt-daint-64": gpt(64, 1, 1024, "figure 9", (8, WIDTH, HEADS)),
-    "gpt-daint-128": gpt(128, 1, 1024, "figure 9 and table 3, wide", (20, WIDTH, HEADS)),
-    "gpt-daint-256": gpt(256, 1, 1024, "figure 9", (44, WIDTH, HEADS)),
-    "gpt-cloud-small": gpt(2, 16, 2048, "figure 10", (24, 1024, 16)),
-    "gpt-cloud-large": gpt(2, 16, 2048, "figure 10", (28, 4096, 32)),
-    "gpt-wide-64": gpt(64, 1, 512, "table 3, wide", (20, WIDTH, HEADS), stages=2),
-    "gpt-deep-64": gpt(64, 1, 512, "table 3, deep", (36, 4096, 32), stages=2),
-    "gpt-deep-128": gpt(128, 1, 1024, "table 3, deep", (36, 4096, 32), stages=2),
+SETTINGS: dict[str, tuple[Setting, float | None, float | None]] = {
+    "quick": (small_vgg(), None, None),
+    "vgg-daint-16": (vgg(16, 1, 128), 3.0, 10.0),
+    "vgg-daint-32": (vgg(32, 1, 256), 8.8, 18.0),
+    "vgg-daint-64": (vgg(64, 1, 512), 17.7, 29.0),
+    "vgg-cloud-4": (vgg(2, 4, 128), 71.5, 84.7),
+    "vgg-cloud-8": (vgg(2, 8, 256), 63.5, 77.7),
+    "gpt-daint-64": (gpt(64, 1, 1024, (8, WIDTH, HEADS)), 12.0, 23.9),
+    "gpt-daint-128": (gpt(128, 1, 1024, (20, WIDTH, HEADS)), 36.1, 46.4),
+    "gpt-daint-256": (gpt(256, 1, 1024, (44, WIDTH, HEADS)), 31.1, 35.3),
+    "gpt-cloud-small": (gpt(2, 16, 2048, (24, 1024, 16)), 0.0, 0.0),
+    "gpt-cloud-large": (gpt(2, 16, 2048, (28, 4096, 32)), 10.0, 21.6),
+    "gpt-wide-64": (gpt(64, 1, 512, (20, WIDTH, HEADS), stages=2), 100 * (1 - 335 / 533), None),
+    "gpt-deep-64": (gpt(64, 1, 512, (36, 4096, 32), stages=2), 100 * (1 - 443 / 710), None),
+    "gpt-deep-128": (gpt(128, 1, 1024, (36, 4096, 32), stages=2), 100 * (1 - 508 / 807), None),
 }
-"""The settings of figures 9 and 10 and of table 3, and a small one."""
+"""
+The settings of figures 9 and 10 and of table 3, and a small one.
 
-PAPER: dict[str, tuple[float | None, float | None]] = {
-    "quick": (None, None),
-    "vgg-daint-16": (3.0, 10.0),
-    "vgg-daint-32": (8.8, 18.0),
-    "vgg-daint-64": (17.7, 29.0),
-    "vgg-cloud-4": (71.5, 84.7),
-    "vgg-cloud-8": (63.5, 77.7),
-    "gpt-daint-64": (12.0, 23.9),
-    "gpt-daint-128": (36.1, 46.4),
-    "gpt-daint-256": (31.1, 35.3),
-    "gpt-cloud-small": (0.0, 0.0),
-    "gpt-cloud-large": (10.0, 21.6),
-    "gpt-wide-64": (100 * (1 - 335 / 533), None),
-    "gpt-deep-64": (100 * (1 - 443 / 710), None),
-    "gpt-deep-128": (100 * (1 - 508 / 807), None),
-}
-"""Reductions of the step and of communication in the paper, in per cent, relative to its best baseline."""
+The numbers are the paper's reductions of the step and of communication, in per cent, relative to its best baseline.
+"""
 
 IN_PAPER = ("data parallel", "Megatron", "Summa")
 """The baselines of the paper; it leaves out Summa for VGG (5.1.1)."""
@@ -83,22 +67,16 @@ COLUMNS = ("name", "step ms", "sent ms", "exposed ms", "serial ms", "GB", "plann
 
 def rows_of(name: str) -> Rows:
     """Return a row for each kind of plan of a setting: the fastest of its kind."""
-    bench = Bench(SETTINGS[name])
-    rows = rows_by_hand(bench)
-    parts = next((_parts(row["name"]) for row in rows if row["plan"] == "Megatron"), 1)
-    rows.append(_row(OURS[0], [bench.autoddl(parts) or "does not fit"]))
-    return [*rows, _row(OURS[1], [bench.auto()])]
-
-
-def rows_by_hand(bench: Bench) -> Rows:
-    """Return a row for each kind of plan by hand."""
-    outcomes: dict[str, list[Outcome | str]] = {}
+    bench, outcomes = Bench(SETTINGS[name][0]), dict[str, list[Outcome | str]]()
     for hand in bench.by_hand():
         outcome = bench.best_of(hand)
         told = outcome if isinstance(outcome, str) else f"{1e3 * outcome.seconds:.5g} ms, {outcome.name}"
         progress({"plan": hand.family, "name": hand.name, "outcome": told})
         outcomes.setdefault(hand.family, []).append(outcome)
-    return [_row(family, found) for family, found in outcomes.items()]
+    rows = [_row(family, found) for family, found in outcomes.items()]
+    parts = next((_parts(row["name"]) for row in rows if row["plan"] == "Megatron"), 1)
+    rows.append(_row(OURS[0], [bench.autoddl(parts) or "does not fit"]))
+    return [*rows, _row(OURS[1], [bench.auto()])]
 
 
 def _row(plan: str, outcomes: Sequence[Outcome | str]) -> dict[str, Any]:
@@ -106,27 +84,18 @@ def _row(plan: str, outcomes: Sequence[Outcome | str]) -> dict[str, Any]:
     found = [outcome for outcome in outcomes if isinstance(outcome, Outcome)]
     if not found:
         return progress({"plan": plan} | dict.fromkeys(COLUMNS, "") | {"name": "-", "why none": outcomes[-1]})
-    columns = _columns(min(found, key=lambda outcome: outcome.seconds))
-    serial = min(1e3 * (outcome.seconds - outcome.exposed + outcome.sent) for outcome in found)
-    return progress({"plan": plan} | columns | {"least serial ms": serial, "why none": ""})
+    serial = {outcome.name: 1e3 * (outcome.seconds - outcome.exposed + outcome.sent) for outcome in found}
+    best = min(found, key=lambda outcome: outcome.seconds)
+    row = {"plan": plan, "name": best.name, "step ms": 1e3 * best.seconds, "sent ms": 1e3 * best.sent}
+    row |= {"exposed ms": 1e3 * best.exposed, "serial ms": serial[best.name], "GB": best.peak_bytes / 1e9}
+    row |= {"planning s": best.planning, "least serial ms": min(serial.values()), "why none": ""}
+    return progress(row)
 
 
 def _parts(name: str) -> int:
     """Return the number of micro-batches in the name of a plan."""
     *_, last = name.split(", ")
     return int(last.removesuffix(" micro-batches")) if last.endswith(" micro-batches") else 1
-
-
-def _columns(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "name": outcome.name,
-        "step ms": 1e3 * outcome.seconds,
-        "sent ms": 1e3 * outcome.sent,
-        "exposed ms": 1e3 * outcome.exposed,
-        "serial ms": 1e3 * (outcome.seconds - outcome.exposed + outcome.sent),
-        "GB": outcome.peak_bytes / 1e9,
-        "planning s": outcome.planning,
-    }
 
 
 def known_rows() -> dict[str, Rows]:
@@ -137,11 +106,12 @@ def known_rows() -> dict[str, Rows]:
 
 def summary(known: dict[str, Rows]) -> Rows:
     """Return a row for each setting: the paper's best baseline, `auto`, and reductions in per cent."""
-    rows: Rows = []
+    rows = Rows()
     for name, of_setting in known.items():
         found = {row["plan"]: row for row in of_setting if row["step ms"] != ""}
         auto, by_sum = found["auto"], found.get(OURS[0], found["auto"])
-        plans = IN_PAPER[:2] if SETTINGS[name].is_vgg else IN_PAPER
+        setting, of_step, of_sent = SETTINGS[name]
+        plans = IN_PAPER[:2] if setting.is_vgg else IN_PAPER
         best = min((found[plan] for plan in plans if plan in found), key=lambda row: row["step ms"], default=None)
         others = [row["step ms"] for plan, row in found.items() if plan != "auto"]
         row: dict[str, Any] = {"setting": name, "best": best["plan"] if best else "-"}
@@ -153,15 +123,14 @@ def summary(known: dict[str, Rows]) -> Rows:
             against = best[column] if best and column == "sent ms" else least
             row[f"{title} -%"] = 100 * (1 - ours[column] / against) if against else ""
         row["ideal -%"] = 100 * (1 - (best["step ms"] - best["exposed ms"]) / best["step ms"]) if best else ""
-        row |= {"paper, step -%": PAPER[name][0], "paper, sent -%": PAPER[name][1]}
+        row |= {"paper, step -%": of_step, "paper, sent -%": of_sent}
         rows.append(row)
     return rows
 
 
 def plot_summary(rows: Rows) -> None:
     """Plot the reductions of steps with and without overlap, and the paper's reductions."""
-    told = [row for row in rows if row["best"] != "-"]
-    if not told:
+    if not (told := [row for row in rows if row["best"] != "-"]):
         return
     told = [row for row in told if row["paper, step -%"] is not None] or told
     series = {
@@ -183,7 +152,7 @@ def plot_scaling(known: dict[str, Rows]) -> None:
             names = [name for name in known if name.startswith(f"{kind}-daint")]
             lines: dict[str, list[tuple[int, float]]] = {}
             for name in names:
-                nodes = SETTINGS[name].hosts
+                nodes = SETTINGS[name][0].hosts
                 for row in known[name]:
                     if row["step ms"] != "":
                         lines.setdefault(row["plan"], []).append((nodes, row["step ms"]))
@@ -199,33 +168,27 @@ def plot_scaling(known: dict[str, Rows]) -> None:
 
 def dense(name: str) -> Rows:
     """Return the shardings of VGG's dense matrices, and the number of copies of each (figure 7)."""
-    bench = Bench(SETTINGS[name])
-    rows: Rows = []
+    bench = Bench(SETTINGS[name][0])
+    rows = Rows()
     for plan, outcome in (("auto", bench.auto()), (OURS[0], bench.autoddl(1))):
         assert outcome is not None
-        rows += [{"plan": plan, "name": outcome.name} | row for row in _matrices(outcome.module)]
-    return rows
-
-
-def _matrices(module: ModuleOp) -> Iterator[dict[str, Any]]:
-    for view, _ in step_views(module):
-        for value in view.inputs:
-            if value.role == train.PARAM and value.name.startswith("classifier") and value.name.endswith("weight"):
+        for view, value in ((view, value) for view, _ in step_views(outcome.module) for value in view.inputs):
+            if value.role == train.PARAM and re.fullmatch(r"classifier.*weight", value.name):
                 sharding = sharding_of(value.argument)
                 mesh = " x ".join(f"{axis.name}={axis.size}" for axis in view.mesh.spatial)
                 copies = view.mesh.device_count // view.mesh.parts(axis for dim in sharding.dims for axis in dim.axes)
-                yield {"matrix": value.name, "mesh": mesh, "sharding": str(sharding), "copies": copies}
+                row = {"plan": plan, "name": outcome.name, "matrix": value.name, "mesh": mesh}
+                rows.append(row | {"sharding": str(sharding), "copies": copies})
+    return rows
 
 
 def search(most: int, seconds: float) -> Rows:
     """Return the costs of AutoDDL's searches by budget, relative to the optimum (figure 8)."""
     rows = budgets(("eliminate", "random", "metropolis", "coordinate-descent"), seconds, most)
     optimum = {row["setting"]: row["own cost ms"] for row in rows if row["algorithm"] == "eliminate"}
-    return [row | {"over optimum": _over(row["own cost ms"], optimum[row["setting"]])} for row in rows]
-
-
-def _over(cost: float | str, optimum: float) -> float | str:
-    return cost / optimum if isinstance(cost, float) else ""
+    for row in rows:
+        row["over optimum"] = row["own cost ms"] / optimum[row["setting"]] if row["own cost ms"] != "" else ""
+    return rows
 
 
 def run_settings(names: Sequence[str]) -> None:

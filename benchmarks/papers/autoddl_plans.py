@@ -5,12 +5,10 @@ A baseline is a plan by hand: a mesh, pins that `search-strategy{algorithm=fixed
 communication, and the passes of `program`.
 
 - `data parallel`, `ZeRO-1` and `ZeRO-3` are the presets over all devices.
-- `Megatron` is tensor parallelism inside data parallelism, at every degree. For VGG only the dense layers are tensor
-  parallel, alternately by columns and by rows, and convolutions are data parallel over all devices (5.1.1). With
-  several GPUs in a host, tensor parallelism stays inside hosts, as in the paper (5); `Megatron over hosts` has the
-  other degrees.
-- `pinned matrices` has the same shardings of VGG's parameters, without data parallelism of dense layers: the completion
-  may gather their small activations, so that no gradient of a dense layer is reduced. It is not in the paper.
+- `Megatron` is tensor parallelism inside data parallelism, at every degree inside hosts (5); `Megatron over hosts` has
+  the other degrees. For VGG only the dense layers are tensor parallel, alternately by columns and by rows (5.1.1).
+- `pinned matrices` has the same shardings of VGG's parameters, but the completion may gather the small activations of
+  dense layers, so that no gradient of a dense layer is reduced. It is not in the paper.
 - `Summa` (4.2.1, as in Optimus) splits every weight matrix over both axes of a mesh. A product gathers its panel of the
   matrix over one axis, and its panel of the activations over the other axis.
 
@@ -18,8 +16,7 @@ Transformers accumulate the gradients of micro-batches (5.1.2), which are as lar
 rows if that is faster. Gathered parameters are kept from micro-batch to micro-batch.
 
 `autoddl` is the fastest of the optima of AutoDDL's objective, the sum of the seconds of all ops and collectives, on all
-meshes of two axes where the optimum fits in memory. The searches of AutoDDL (`coordinate-descent` and others) approach
-this optimum.
+meshes of two axes where the optimum fits in memory. Its searches (`coordinate-descent` and others) approach it.
 """
 
 from __future__ import annotations
@@ -31,10 +28,9 @@ from functools import cached_property, partial
 from time import perf_counter
 
 from _plain_plans import divisors, pins_of, tightest
-from xdsl.context import Context
+from _steps import after, planned, prepared
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects import train
 from shardwright.dialects.compute import element_bytes, shape_of
@@ -48,12 +44,10 @@ from shardwright.ir.sharding import Sharding
 from shardwright.ir.submesh import on_mesh, subcluster
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.errors import PassError
 from shardwright.passes.partition_stages import PartitionStagesPass
-from shardwright.passes.pipeline import Pipeline, run_pipeline
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
 from shardwright.passes.planning.candidates import ADDITIVE, Candidate, Layout
 from shardwright.passes.planning.notes import Refused
@@ -72,18 +66,14 @@ DENSE = (0, 3, 6)
 @dataclass(frozen=True)
 class Setting:
     """
-    A model on a cluster.
+    A model on some hosts of a cluster, with the same number of GPUs on each.
 
     Args:
-        paper: figure or table with this setting.
-        step: function that makes the training step.
-        hosts, gpus: hosts, and GPUs of each host, that take part.
         rows: samples of a batch.
         stages: numbers of pipeline stages of the plans by hand.
     """
 
     name: str
-    paper: str
     step: Callable[[], TrainingStep]
     cluster: str
     hosts: int
@@ -106,43 +96,43 @@ class Setting:
         return subcluster(whole, Mesh.of(node=self.hosts, gpu=self.gpus), ranks)
 
 
-def vgg(hosts: int, gpus: int, batch: int, paper: str) -> Setting:
+def vgg(hosts: int, gpus: int, batch: int) -> Setting:
     """Return VGG13 with a batch."""
-    step, is_cloud = partial(vgg_step, VGGConfig(convolutions=VGG13), batch=batch), gpus > 1
-    cluster = "autoddl-a100-2x16" if is_cloud else "autoddl-daint-32"
-    return Setting(f"VGG13, {hosts}x{gpus}", paper, _mixed(step) if is_cloud else step, cluster, hosts, gpus, batch)
+    return _placed(
+        f"VGG13, {hosts}x{gpus}", partial(vgg_step, VGGConfig(convolutions=VGG13), batch=batch), hosts, gpus, batch
+    )
 
 
 def small_vgg() -> Setting:
     """Return a VGG13 that is planned in seconds."""
     config = VGGConfig(convolutions=VGG13, widths=(4, 8, 16, 32, 32), hidden=64, image=32, classes=10)
-    return Setting("VGG13, small", "none", partial(vgg_step, config, batch=32), "autoddl-a100-2x16", 2, 2, 32)
+    return Setting("VGG13, small", partial(vgg_step, config, batch=32), "autoddl-a100-2x16", 2, 2, 32)
 
 
-def gpt(hosts: int, gpus: int, batch: int, paper: str, sizes: tuple[int, int, int], stages: int = 1) -> Setting:
+def gpt(hosts: int, gpus: int, batch: int, sizes: tuple[int, int, int], stages: int = 1) -> Setting:
     """Return a Transformer of a number of layers, a width and a number of heads, with a batch of 1,024 tokens each."""
     layers, width, heads = sizes
     config = GPT2Config(layers=layers, width=width, heads=heads, vocabulary=51200, positions=1024)
-    step, is_cloud = partial(gpt2_step, config, batch=batch, length=1024), gpus > 1
-    cluster = "autoddl-a100-2x16" if is_cloud else "autoddl-daint-32"
-    name, tried = f"GPT {layers}x{width}, {hosts}x{gpus}", tuple(range(1, stages + 1))
-    return Setting(name, paper, _mixed(step) if is_cloud else step, cluster, hosts, gpus, batch, tried)
+    step = partial(gpt2_step, config, batch=batch, length=1024)
+    return _placed(f"GPT {layers}x{width}, {hosts}x{gpus}", step, hosts, gpus, batch, tuple(range(1, stages + 1)))
 
 
-def _mixed(step: Callable[[], TrainingStep]) -> Callable[[], TrainingStep]:
-    """Return a function that makes the step in mixed precision."""
-    return lambda: replace(step(), precision="bf16-mixed")
+def _placed(
+    name: str, step: Callable[[], TrainingStep], hosts: int, gpus: int, rows: int, stages: tuple[int, ...] = (1,)
+) -> Setting:
+    """Return a step on Piz Daint, or in mixed precision on Google Cloud if hosts have several GPUs."""
+    if gpus == 1:
+        return Setting(name, step, "autoddl-daint-32", hosts, gpus, rows, stages)
+    return Setting(name, partial(_mixed, step), "autoddl-a100-2x16", hosts, gpus, rows, stages)
+
+
+def _mixed(step: Callable[[], TrainingStep]) -> TrainingStep:
+    return replace(step(), precision="bf16-mixed")
 
 
 @dataclass(frozen=True)
 class Hand:
-    """
-    A plan by hand.
-
-    Args:
-        pins: pins of its strategy, as TOML.
-        is_summa: whether weight matrices are split over both axes, and gathered over the first where they are used.
-    """
+    """A plan by hand, with the pins of its strategy as TOML."""
 
     family: str
     name: str
@@ -154,7 +144,7 @@ class Hand:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished plan: its name, simulation, memory of the tightest rank, and seconds of planning."""
+    """A finished plan, with the memory of its tightest rank and the seconds of planning."""
 
     name: str
     simulation: Simulation
@@ -194,8 +184,7 @@ class Bench:
 
     def __init__(self, setting: Setting) -> None:
         self.setting, self.cluster = setting, setting.devices()
-        self.module = import_training_step(setting.step())
-        run_pipeline(Context(), self.module, "prepare", verify_each=False)
+        self.module = prepared(setting.step())
 
     def meshes(self) -> Iterator[Mesh]:
         """Yield the meshes of an outer axis `a` and an inner axis `b`, for every size of `b` that divides the ranks."""
@@ -271,33 +260,26 @@ class Bench:
 
     @cached_property
     def _inputs(self) -> list[Input]:
-        module = self.module.clone()
-        add_cluster(module, self.cluster)
-        ((view, _),) = step_views(module)
+        ((view, _),) = step_views(planned(self.module, self.cluster))
         return list(view.inputs)
 
     def _decided(self, hand: Hand) -> ModuleOp:
-        module = self.module.clone()
-        add_cluster(module, on_mesh(self.cluster, hand.mesh))
+        module = planned(self.module, on_mesh(self.cluster, hand.mesh))
         if hand.is_summa:
             pin_summa(module)
         if hand.stages > 1:
-            PartitionStagesPass(hand.stages, micro_batches=self.rows_of(hand)).apply(Context(), module)
-        search = SearchStrategyPass("fixed", pins=hand.pins, memory=UNLIMITED)
-        run_pipeline(Context(), module, Pipeline.of(search), verify_each=False)
-        return module
+            after(module, PartitionStagesPass(hand.stages, micro_batches=self.rows_of(hand)))
+        return after(module, SearchStrategyPass("fixed", pins=hand.pins, memory=UNLIMITED))
 
     def _finished(self, hand: Hand, module: ModuleOp, parts: int, *, per_part: bool = False) -> Outcome:
         schedule = " mode=pipeline schedule=1f1b" if hand.stages > 1 else " per_part=true" if per_part else ""
-        run_pipeline(Context(), module, f"program{{parts={parts}{schedule}}}", verify_each=False)
+        after(module, f"program{{parts={parts}{schedule}}}")
         name = f"{hand.name}, {parts} micro-batches" if parts > 1 else hand.name
         return _outcome(f"{name}, gathered by each" if per_part else name, module, 0.0)
 
     @cached_property
     def _compiler(self) -> CandidateCompiler:
-        module = self.module.clone()
-        add_cluster(module, self.cluster)
-        return CandidateCompiler(module, self.cluster)
+        return CandidateCompiler(planned(self.module, self.cluster), self.cluster)
 
     def autoddl(self, parts: int) -> Outcome | None:
         """Return the fastest optimum of AutoDDL's objective over all meshes, or None if no optimum fits."""
@@ -308,23 +290,20 @@ class Bench:
             if parts > 1:
                 layout = replace(layout, mode="accumulate", parts=parts)
             try:
-                compiler = self._compiler
-                finished = compiler.finish(compiler.solve(Candidate(layout, ADDITIVE)))
+                finished = self._compiler.finish(self._compiler.solve(Candidate(layout, ADDITIVE)))
             except Refused:
                 continue
-            outcome = _outcome(f"{finished.candidate.name}", finished.module, perf_counter() - began)
+            outcome = _outcome(finished.candidate.name, finished.module, perf_counter() - began)
             if outcome.fits and (best is None or outcome.seconds < best.seconds):
                 best = outcome
         return best
 
     def auto(self) -> Outcome:
         """Return the plan of `search-plan` without options."""
-        module = self.module.clone()
-        add_cluster(module, self.cluster)
+        module = planned(self.module, self.cluster)
         began = perf_counter()
-        SearchPlanPass(bound_rounds=0).apply(Context(), module)
-        (func,) = step_functions(module)
-        plan = read_plan(func)
+        after(module, SearchPlanPass(bound_rounds=0))
+        plan = read_plan(step_functions(module)[0])
         return _outcome(plan.chosen if plan is not None else "", module, perf_counter() - began)
 
 

@@ -12,11 +12,11 @@ Figures are the simulated time divided by the NIC bound, which is the least time
 planning is in processor seconds. The cases are Table 2 (`case1` to `case9`, 2 GiB), section 5.1.1 (`1 to HxG`, 1 GiB
 from one GPU to G GPUs on each of H hosts) and random cases.
 
-The paper shows its measurements only as plots (Figures 5, 6 and 8). The tables therefore compare our results with its
-text. Section 3.1 has the times of one slice to A hosts of B receivers: AB for send/recv, A with local all-gathers, and
-2 with global all-gathers, which the paper does not overlap with sending. Section 5.1.2 has speed-ups over Alpa, which
-is here the better of the all-gathers in greedy order. Another table has Table 1, the memory of a layer of GPT-3 on one
-of eight GPUs, counted in the IR. `--data` adds the bounds of DIR/cross_mesh_cases.json.
+The paper shows its measurements only as plots (Figures 5, 6 and 8), so the tables compare our results with its text:
+section 3.1 has the times of one slice to A hosts of B receivers (AB for send/recv, A with local all-gathers, and 2 with
+global all-gathers), and section 5.1.2 has speed-ups over Alpa, which is here the better of the all-gathers in greedy
+order. Another table has Table 1, the memory of a layer of GPT-3 on one of eight GPUs, counted in the IR. `--data` adds
+the bounds of DIR/cross_mesh_cases.json.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from _cross_mesh_cases import OVER_ALPA, TABLE_2, Case, bound, host_mesh, outcome, paper_cases
 from _plain_plans import pins_of
-from _report import arguments, parsed, plot_curves, publish
-from xdsl.context import Context
+from _report import Rows, arguments, parsed, plot_curves, publish
+from _steps import planned, prepared
 
-from shardwright.api.compile import import_training_step
 from shardwright.dialects import train
 from shardwright.dialects.compute import shape_of
 from shardwright.dialects.placed import sharding_of
@@ -49,8 +48,6 @@ from shardwright.ir.sharding import DimSharding, Sharding, local_shape
 from shardwright.ir.submesh import on_mesh
 from shardwright.ir.transfer_plan import Method, least_nic_time, nic_time, plan
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
-from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.pipeline import Pipeline, run_pipeline
 from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import step_views
 
@@ -58,10 +55,7 @@ ORDERS: tuple[Order, ...] = ("best", "exact", "naive", "greedy", "dispatch", "ra
 HIDDEN, LENGTH, SAMPLES = 12288, 1024, 2
 """Sizes of Table 1."""
 
-TABLE_1 = {
-    "parameters": 12 * HIDDEN**2 // 8,
-    "optimizer states": 24 * HIDDEN**2 // 8,
-}
+TABLE_1 = {"parameters": 12 * HIDDEN**2 // 8, "optimizer states": 24 * HIDDEN**2 // 8}
 """Elements of a layer on one of eight GPUs in Table 1."""
 
 METHODS: tuple[Method, ...] = ("send_recv", "local_allgather", "global_allgather")
@@ -90,15 +84,9 @@ def _random_sharding(random: Random, mesh: Mesh, shape: Sequence[int]) -> Shardi
     return Sharding(tuple(dims))
 
 
-def reaches(case: Case) -> bool:
-    """Return whether the exact schedule meets the bound if NICs send and receive whole slices one after the other."""
-    units = case.units()
-    return nic_time(plan(units, case.sites, order="exact"), case.sites) <= math.ceil(least_nic_time(units, case.sites))
-
-
-def order_rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+def order_rows(known: Mapping[str, Any]) -> Rows:
     """Return a row for each case of the paper, with the results of each order of broadcasts."""
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for case in paper_cases():
         least = bound(case)
         tried = {order: outcome(case, "broadcast", order) for order in ORDERS}
@@ -111,9 +99,9 @@ def order_rows(known: Mapping[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def method_rows() -> list[dict[str, Any]]:
+def method_rows() -> Rows:
     """Return a row for each case of the paper, with the results of each method and of the paper."""
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for case in paper_cases():
         least, best = bound(case), outcome(case, "broadcast", "best").seconds
         others = {method: outcome(case, method, "greedy").seconds for method in METHODS}
@@ -127,7 +115,7 @@ def method_rows() -> list[dict[str, Any]]:
     return rows
 
 
-def table_1() -> list[dict[str, Any]]:
+def table_1() -> Rows:
     """Return the memory of a layer of GPT-3 on each of eight GPUs, as the difference of two layers and one."""
     one, two = (_of_layers(layers) for layers in (1, 2))
     counted = {name: two[name] - one[name] for name in one}
@@ -140,11 +128,10 @@ def table_1() -> list[dict[str, Any]]:
 def _of_layers(layers: int) -> dict[str, int]:
     """Return the elements of parameters and states on each of eight tensor-parallel GPUs."""
     config = GPT2Config(layers=layers, width=HIDDEN, heads=96, vocabulary=1024, positions=LENGTH)
-    module = import_training_step(gpt2_step(config, batch=SAMPLES, length=LENGTH))
-    add_cluster(module, on_mesh(find_cluster("h100-8x8"), Mesh.of(tp=8)))
     search = SearchStrategyPass("fixed", pins=pins_of(("tp", ("tp",))), memory=2.0**50)
-    run_pipeline(Context(), module, Pipeline.of("prepare", search), verify_each=False)
-    ((view, _),) = step_views(module)
+    cluster = on_mesh(find_cluster("h100-8x8"), Mesh.of(tp=8))
+    step = prepared(gpt2_step(config, batch=SAMPLES, length=LENGTH))
+    ((view, _),) = step_views(planned(step, cluster, search))
     counts = dict.fromkeys(TABLE_1, 0)
     for value in view.inputs:
         if value.role in (train.PARAM, train.STATE):
@@ -153,12 +140,17 @@ def _of_layers(layers: int) -> dict[str, int]:
     return counts
 
 
-def random_rows(count: int) -> list[dict[str, Any]]:
+def random_rows(count: int) -> Rows:
     """Return for each order its ratios to the bound, over all cases and over cases where `exact` meets the bound."""
     cases = [case for case in random_cases(count) if least_nic_time(case.units(), case.sites)]
     least = [bound(case) for case in cases]
-    met = [reaches(case) for case in cases]
-    rows: list[dict[str, Any]] = []
+    # The exact schedule meets the bound if NICs send and receive whole slices one after the other.
+    met = [
+        nic_time(plan(case.units(), case.sites, order="exact"), case.sites)
+        <= math.ceil(least_nic_time(case.units(), case.sites))
+        for case in cases
+    ]
+    rows = Rows()
     for order in ORDERS:
         tried = [outcome(case, "broadcast", order) for case in cases]
         ratios = [result.seconds / seconds for result, seconds in zip(tried, least, strict=True)]
@@ -199,7 +191,7 @@ def main() -> None:
     publish("cross_mesh_methods", method_rows())
     if options.random:
         rows = random_rows(options.random)
-        publish("cross_mesh_random", rows, hidden=("ratios",))
+        publish("cross_mesh_random", rows)
         series = {row["order"]: list(enumerate(sorted(row["ratios"]), 1)) for row in rows}
         title, ylabel = "Transfers between random meshes", "simulated time / NIC bound"
         plot_curves("cross_mesh", series, title=title, xlabel="random cases, by ratio", ylabel=ylabel)

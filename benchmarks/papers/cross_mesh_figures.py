@@ -1,12 +1,9 @@
 """
 Figures 5 to 9 of "On Optimizing the Communication of Model Parallelism" (Zhuang et al., MLSys 2023), by simulation.
 
-    python benchmarks/papers/cross_mesh.py --figures
-
-Figures 5, 6 and 8 are single transfers (`cross_mesh.py`): from one GPU to others, and the cases of Table 2 by method
-and by order. Figures 7 and 9 are whole steps of the paper's models (Table 3) on two p3.8xlarge: imported, divided into
-two stages of four GPUs, planned by the usual passes, and simulated. The paper shows these figures only as plots; the
-tables compare our results with statements in its text.
+Figures 5, 6 and 8 are single transfers (`cross_mesh.py --figures`). Figures 7 and 9 are whole steps of the paper's
+models (Table 3) on two p3.8xlarge, in two stages of four GPUs, planned by the usual passes. The paper shows these
+figures only as plots; the tables compare our results with statements in its text.
 
 In figure 6, `Alpa` overlaps all-gathers with the sends of later slices. `Alpa in order` does not: every GPU runs its
 sends and all-gathers in the order of the slices. `Alpa one by one` completes each slice before the next one starts.
@@ -21,20 +18,16 @@ sheet times `rate`.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from _cross_mesh_cases import ONE_TO_MANY, OVER_ALPA, Case, as_alpa, bound, outcome, paper_cases, to_hosts
 from _plain_plans import pins_of
-from _report import plot_grouped, publish
-from xdsl.context import Context
+from _report import Rows, columns_of, plot_grouped, publish
+from _steps import after
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
@@ -53,7 +46,6 @@ from shardwright.models.unet import UNetConfig, unet_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.alone import seconds_alone
 from shardwright.passes.analysis.simulation.simulate import Simulator, places_of, simulate_module
-from shardwright.passes.pipeline import Pipeline, run_pipeline
 from shardwright.passes.plan_transfers import PlanTransfersPass
 from shardwright.passes.schedule_pipeline import SchedulePipelinePass
 from shardwright.passes.search_strategy import SearchStrategyPass
@@ -64,7 +56,6 @@ FEW = 4
 """Largest number of micro-batches that figure 9 calls few."""
 
 ALL_GATHERS: tuple[Method, ...] = ("local_allgather", "global_allgather")
-Rows = list[dict[str, Any]]
 
 FIGURE_5 = {
     "1x1": "all alike",
@@ -88,7 +79,7 @@ def _seconds(case: Case, method: Method, order: Order = "greedy") -> float:
 
 def figure_5() -> Rows:
     """Return the rows of figure 5: from one GPU to one host with 1 to 4 GPUs, and to 1 to 4 hosts with 2 GPUs."""
-    rows: Rows = []
+    rows = Rows()
     for hosts, gpus in ONE_TO_MANY:
         case, to = to_hosts(hosts, gpus), f"{hosts}x{gpus}"
         # On one host the all-gather is local and uses NVLink only; with several hosts it crosses them.
@@ -105,7 +96,7 @@ def _table_2() -> list[Case]:
 
 def figure_6() -> Rows:
     """Return the rows of figure 6: the cases of Table 2 by method."""
-    rows: Rows = []
+    rows = Rows()
     for case in _table_2():
         ours, alpa = _seconds(case, "broadcast", "best"), min(_seconds(case, method) for method in ALL_GATHERS)
         ordered = as_alpa(case)
@@ -130,14 +121,11 @@ def figure_8() -> Rows:
 @dataclass(frozen=True)
 class Model:
     """
-    A model of Table 3.
+    A model of Table 3, with micro-batches of `batch` samples.
 
     Args:
-        make: function that makes the step for a batch size.
         sizes: sizes of the axes of a stage of four GPUs.
         pins: pins of the strategy as TOML; by default it is searched for.
-        batch: number of samples of a micro-batch.
-        dtype: dtype of all tensors.
     """
 
     name: str
@@ -146,10 +134,6 @@ class Model:
     pins: str | None
     batch: int
     dtype: torch.dtype = torch.float32
-
-    def step(self, parts: int) -> TrainingStep:
-        """Return the step with `parts` micro-batches."""
-        return self.make(batch=self.batch * parts)
 
 
 _GPT = GPT2Config(layers=32, width=2560, heads=32, vocabulary=51200, positions=1024)
@@ -186,22 +170,17 @@ def cluster(sizes: tuple[tuple[str, int], ...], rate: float) -> Cluster:
 @cache
 def planned(model: Model, parts: int, rate: float, chunks: int = 1) -> ModuleOp:
     """Return a step in two stages of at most `chunks` chunks, with all decisions but schedule and transfers."""
-    module = import_training_step(model.step(parts), dtype=model.dtype)
+    module = import_training_step(model.make(batch=model.batch * parts), dtype=model.dtype)
     add_cluster(module, cluster(model.sizes, rate))
     search = SearchStrategyPass("fixed", pins=model.pins) if model.pins else SearchStrategyPass()
     cut = "stages=2" + (f" chunks={chunks} micro_batches={parts}" if chunks > 1 else "")
     rest = f"split-batch{{parts={parts}}},communicate,overlap"
-    passes = Pipeline.of(f"prepare,partition-stages{{{cut}}}", search, rest)
-    run_pipeline(Context(), module, passes, verify_each=False)
-    return module
+    return after(module, f"prepare,partition-stages{{{cut}}}", search, rest)
 
 
 def scheduled(base: ModuleOp, schedule: ScheduleName, method: Method, order: Order) -> ModuleOp:
     """Return a planned step with a schedule and tasks for its transfers."""
-    module = base.clone()
-    passes = Pipeline.of(SchedulePipelinePass(schedule), PlanTransfersPass(method, order))
-    run_pipeline(Context(), module, passes, verify_each=False)
-    return module
+    return after(base.clone(), SchedulePipelinePass(schedule), PlanTransfersPass(method, order))
 
 
 def simulated(module: ModuleOp, whole: Cluster | None = None) -> float:
@@ -277,7 +256,7 @@ def ways(base: ModuleOp) -> dict[str, float]:
 
 def figure_7(parts: int, rates: Sequence[float], names: Sequence[str] = ()) -> Rows:
     """Return the rows of figure 7: whole steps of all models, or of the models in `names`."""
-    rows: Rows = []
+    rows = Rows()
     for model in (model for model in MODELS if not names or model.name in names):
         for rate in rates:
             seconds = ways(planned(model, parts, rate))
@@ -294,7 +273,7 @@ def figure_9(many: int, rates: Sequence[float]) -> Rows:
     """Return the rows of figure 9: the U-Transformer with few and with `many` micro-batches."""
     few = "few: Overlap 3 % slower than Eager-1F1B"
     told = {2: few, 4: few, many: "many: Overlap 30 % faster than Broadcast, Eager-1F1B 15 % more"}
-    rows: Rows = []
+    rows = Rows()
     for parts, in_paper in told.items():
         for rate in rates:
             seconds = ways(planned(MODELS[-1], parts, rate))
@@ -308,27 +287,21 @@ def figure_9(many: int, rates: Sequence[float]) -> Rows:
 
 def _in_paper(number: int, rows: Rows) -> dict[str, list[float]]:
     """Return speed-ups of a figure with the numbers in the paper's text, or nothing if the text has none."""
-
-    def column(name: str) -> list[float]:
-        return [row[name] for row in rows]
-
     match number:
         case 6:
             text = [AT_LEAST_AT_MOST[row["over Alpa, paper"]] for row in rows]
-            bars = {"ours over Alpa": column("over Alpa"), "over Alpa in order": column("in order")}
-            bars |= {"over Alpa, one slice at a time": column("one by one")}
+            titles = ("ours over Alpa", "over Alpa in order", "over Alpa, one slice at a time")
+            bars = dict(zip(titles, columns_of(rows, "over Alpa", "in order", "one by one").values(), strict=True))
             return bars | {"paper, at least": [low for low, _ in text], "paper, at most": [high for _, high in text]}
         case 7:
             text = [1.5 if row["model"] == MODELS[-1].name else 1.1 for row in rows]
-            return {"ours over Alpa": column("over Alpa"), "paper": text}
+            return {"ours over Alpa": [row["over Alpa"] for row in rows], "paper": text}
         case 9:
             few = [row["micro-batches"] <= FEW for row in rows]
-            return {
-                "Overlap over Broadcast": column("Overlap over Broadcast"),
-                "paper (many)": [math.nan if is_few else 1.3 for is_few in few],
-                "Eager-1F1B over Overlap": column("Eager over Overlap"),
-                "paper": [1.03 if is_few else 1.15 for is_few in few],
-            }
+            bars = columns_of(rows, "Overlap over Broadcast")
+            bars["paper (many)"] = [math.nan if is_few else 1.3 for is_few in few]
+            bars["Eager-1F1B over Overlap"] = [row["Eager over Overlap"] for row in rows]
+            return bars | {"paper": [1.03 if is_few else 1.15 for is_few in few]}
         case _:
             return {}
 
@@ -337,10 +310,7 @@ def publish_figures(parts: int, rates: Sequence[float], models: Sequence[str], n
     """
     Print the tables, and write JSON files and plots: seconds, and speed-ups with the paper's numbers.
 
-    Args:
-        parts: micro-batches of figure 7, and the larger number of figure 9.
-        models: names of the models of figure 7; all if empty.
-        numbers: numbers of the figures.
+    `parts` is the number of micro-batches of figure 7, and the larger number of figure 9.
     """
     makers: dict[int, tuple[Callable[[], Rows], tuple[str, ...]]] = {
         5: (figure_5, ("to",)),

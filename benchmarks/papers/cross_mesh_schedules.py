@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from _estimated_runs import estimate
-from _report import plot_grouped, publish
+from _report import columns_of, plot_grouped, publish
 from cross_mesh_figures import MODELS, Model, instant, planned, scheduled, simulated
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -56,21 +56,15 @@ def free(base: ModuleOp) -> ModuleOp:
     return module
 
 
-def times_of(base: ModuleOp, module: ModuleOp, parts: int) -> tuple[PipelineTimes, Mapping[str, float]]:
-    """
-    Return the runs of a pipeline's loop, and the seconds of all transfers by label, including transfers outside the
-    loop.
-
-    Args:
-        module: the planned step `base` with a schedule.
-    """
+def times_of(base: ModuleOp, module: ModuleOp, parts: int) -> PipelineTimes:
+    """Return the times of the loop of a pipeline, from the planned step `base` and the same step with a schedule."""
     func, clusters = _function(module), [own for _, own in step_views(module)]
     runs, crossing = seconds_alone(Simulator(func, places_of(func, clusters, cluster_of_module(module))))
     unscheduled = base.clone()
     func = _function(unscheduled)
     fragments = Fragments(func, find_loop(func, temporal_axis(func, stage_meshes(unscheduled, func)[0][1], None)))
     works, deliveries = tuple(fragments.works()), tuple(fragments.deliveries())
-    return PipelineTimes(works, deliveries, parts, runs, crossing), crossing
+    return PipelineTimes(works, deliveries, parts, runs, crossing)
 
 
 class LinkBound:
@@ -129,11 +123,11 @@ def row_of(model: Model, parts: int, rate: float, chunks: int) -> dict[str, Any]
     begin = time.process_time()
     auto = scheduled(base, "auto", "broadcast", "best")
     planning = time.process_time() - begin
-    times, _ = times_of(base, auto, parts)
+    times = times_of(base, auto, parts)
     shape = PipelineShape(2, parts, 1 + max(work.chunk for work in times.works))
     seconds = {name: simulated(scheduled(base, name, "broadcast", "best")) for name in policies(shape)}
     unhindered = scheduled(free(base), "auto", "broadcast", "best")
-    least, (free_times, _) = simulated(unhindered), times_of(base, unhindered, parts)
+    least, free_times = simulated(unhindered), times_of(base, unhindered, parts)
     outside = least - estimate(schedule_of(_function(unhindered)), free_times).seconds
     links = LinkBound(times).seconds() + outside
     step = simulated(auto)
@@ -157,5 +151,5 @@ def publish_schedules(names: Sequence[str], micro_batches: Sequence[int], rates:
     publish("cross_mesh_schedules", rows)
     labels = [f"{row['model']} x {row['parts']}, {row['rate']:g}, {row['chunks']} chunks" for row in rows]
     series = {"best fixed": [min(row[name] for name in FIXED if row[name]) for row in rows]}
-    series |= {way: [row[way] for row in rows] for way in ("auto", "free", "links")}
+    series |= columns_of(rows, "auto", "free", "links")
     plot_grouped("cross_mesh_schedules", labels, series, title="Steps by schedule", ylabel="simulated step, s")
