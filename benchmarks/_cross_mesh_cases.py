@@ -111,12 +111,15 @@ class Case:
         """Return the transfer as IR, without a plan."""
         kind = f"tensor<{'x'.join(map(str, self.shape))}xi32>"
         senders, receivers = (list(ranks) for ranks in self.ranks)
+        first, second = (
+            ", ".join(f'"{axis.name}"={axis.size}' for axis in mesh.axes) for mesh in (self.source, self.target)
+        )
         module = parse_module(
             full_context(),
             f"""
             spmd.mesh @mesh = <["gpu"={len(senders) + len(receivers)}]>
-            spmd.mesh @stage0 = <{_axes(self.source)}> on {senders}
-            spmd.mesh @stage1 = <{_axes(self.target)}> on {receivers}
+            spmd.mesh @stage0 = <[{first}]> on {senders}
+            spmd.mesh @stage1 = <[{second}]> on {receivers}
             func.func @step(%x: {kind} {{pipe.stage = 0 : i64, spmd.sharding = #spmd.sharding<@stage0, {self.sent}>}})
                 -> {kind} attributes {{pipe.stages = ["stage0", "stage1"]}} {{
               %h = pipe.transfer "h" %x to @stage1 out_sharding = <@stage1, {self.wanted}> : {kind}
@@ -131,10 +134,6 @@ class Case:
         module.body.block.add_ops(ClusterOp(part) for part in (whole, *parts))
         module.verify()
         return module
-
-
-def _axes(mesh: Mesh) -> str:
-    return "[" + ", ".join(f'"{axis.name}"={axis.size}' for axis in mesh.axes) + "]"
 
 
 def host_mesh(shape: tuple[int, int], name: str) -> Mesh:

@@ -3,10 +3,10 @@ Count the kernels and copies of rank 0 in a step of DDP or FSDP2 on simulated GP
 
     python benchmarks/_eager_kernels.py LIBRARY STEP ddp|fsdp2 RANKS
 
-LIBRARY is compiled from `HOOKS` and makes torch's autograd find a CUDA device that does nothing. It is loaded before
-torch. Some parts are replaced. Attention is the memory-efficient kernel, which CUDA uses for float32. DDP's all-reduce
-is a comm hook that divides a bucket and reduces it: with a hook gradients are copied into the bucket, without one they
-are multiplied into the bucket, which is one kernel in both cases. Broadcasts and checks at the start are left out.
+LIBRARY is compiled from `_cuda_hooks.cpp`, makes torch's autograd find a CUDA device that does nothing, and is loaded
+before torch. Attention is the memory-efficient kernel, which CUDA uses for float32. DDP's all-reduce is a comm hook
+that divides a bucket and reduces it: gradients are copied into the bucket in place of multiplied into it, which is one
+kernel in both cases. Broadcasts and checks at the start are left out.
 """
 
 from __future__ import annotations
@@ -25,39 +25,6 @@ from unittest.mock import MagicMock, patch
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-HOOKS = """
-#include <ATen/detail/CUDAHooksInterface.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
-using c10::Device, c10::Stream;
-
-struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::CUDA> {
-  Device first() const { return Device(c10::DeviceType::CUDA, 0); }
-  Stream usual() const { return Stream(Stream::DEFAULT, first()); }
-  Device exchangeDevice(Device) const override { return first(); }
-  Device getDevice() const override { return first(); }
-  Stream getStream(Device) const noexcept override { return usual(); }
-  Stream getDefaultStream(Device) const override { return usual(); }
-  Stream getNewStream(Device, int) const override { return usual(); }
-  Stream exchangeStream(Stream) const noexcept override { return usual(); }
-  void record(void**, const Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {}
-  void block(void*, const Stream&) const override {}
-  bool queryEvent(void*) const override { return true; }
-  void recordDataPtrOnStream(const c10::DataPtr&, const Stream&) const override {}
-};
-struct CUDAHooks : at::CUDAHooksInterface {
-  CUDAHooks(at::CUDAHooksArgs) {}
-  bool hasCUDA() const override { return true; }
-  bool isBuilt() const override { return true; }
-  bool isAvailable() const override { return true; }
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
-  c10::DeviceIndex getCurrentDevice() const override { return 0; }
-};
-namespace c10::impl { C10_REGISTER_GUARD_IMPL(CUDA, Guard) }
-namespace at { using ::CUDAHooks; REGISTER_CUDA_HOOKS(CUDAHooks) }
-"""
-"""C++ source of the library that makes torch find a CUDA device."""
 
 STEPS = {"ddp": 1, "fsdp2": 3}
 """

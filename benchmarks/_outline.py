@@ -94,14 +94,13 @@ def outline_of(module: ModuleOp, func: FuncOp) -> Outline:
     stages = tuple(
         _Writer(number, division.place, crossings).stage(program) for number, (division, program) in enumerate(programs)
     )
-    return Outline(stages, tuple(_crossing(each) for each in crossings))
-
-
-def _crossing(traffic: Traffic) -> Crossing:
-    source, target = (division.place.stage for division in traffic.ends)
-    assert source is not None
-    assert target is not None
-    return Crossing(source, target, traffic.edges)
+    sent: list[Crossing] = []
+    for traffic in crossings:
+        source, target = (division.place.stage for division in traffic.ends)
+        assert source is not None
+        assert target is not None
+        sent.append(Crossing(source, target, traffic.edges))
+    return Outline(stages, tuple(sent))
 
 
 class _Writer:

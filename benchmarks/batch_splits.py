@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from _random_attention import WHOLE, random_attention
 from _report import arguments, parsed, publish, quiet
+from _steps import after, planned
 from split_cluster import split_cluster
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.checking.cases import CheckCase
@@ -29,9 +29,8 @@ from shardwright.dialects.compute import ComputeOp, shape_of
 from shardwright.dialects.spmd import CollectiveOp
 from shardwright.dialects.step import BACKWARD
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError, place_in_model
-from shardwright.passes.pipeline import Pipeline, run_pipeline
+from shardwright.passes.pipeline import Pipeline
 
 MESH = Mesh.of(gpu=2)
 WITHOUT = Pipeline.of(each for each in Pipeline.parse("prepare") if each.name != "make-batch-major")
@@ -65,12 +64,15 @@ def outcome_of(number: int, *, check: bool = False) -> Outcome:
     """Plan the model of a number with and without `make-batch-major`, and return the result."""
     name, kinds, make = random_attention(number)
     imported = import_training_step(make())
-    add_cluster(imported, split_cluster(MESH))
     results: list[tuple[int, PassError | None]] = []
     for begin in (Pipeline.parse("prepare"), WITHOUT):
-        module = imported.clone()
-        run_pipeline(Context(), module, Pipeline.of(begin, DATA_PARALLEL), verify_each=False)
-        results.append((_activations_sent(module.clone()), _refusal(module)))
+        module, refusal = planned(imported, split_cluster(MESH), *begin, DATA_PARALLEL), None
+        sent = _activations_sent(module.clone())
+        try:
+            after(module, "program{parts=2}")
+        except PassError as error:
+            refusal = error
+        results.append((sent, refusal))
     (gathers, refusal), (gathered, refused) = results
     differs = ""
     if check and refusal is None:
@@ -86,19 +88,10 @@ def outcome_of(number: int, *, check: bool = False) -> Outcome:
 
 def _activations_sent(module: ModuleOp) -> int:
     """Return the number of forward's collectives that send more than a scalar."""
-    run_pipeline(Context(), module, "communicate", verify_each=False)
+    after(module, "communicate")
     sent = (op for op in module.walk() if isinstance(op, CollectiveOp) and not op.KIND.is_local)
     operands = (op.operand for op in sent if shape_of(op.operand))
     return sum(isinstance(value.owner, ComputeOp) and BACKWARD not in value.owner.attributes for value in operands)
-
-
-def _refusal(module: ModuleOp) -> PassError | None:
-    """Return the error that refuses to split the batch, or None."""
-    try:
-        run_pipeline(Context(), module, "program{parts=2}", verify_each=False)
-    except PassError as error:
-        return error
-    return None
 
 
 def row_of(outcomes: Iterable[Outcome], block: str) -> dict[str, str | int]:

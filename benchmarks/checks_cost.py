@@ -13,7 +13,7 @@ processor seconds of all threads of a rank, which other processes disturb less. 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -64,33 +64,29 @@ def measure(name: str, pairs: int, seconds: float) -> dict[str, Any]:
     sides = (nullcontext, without_checks, without_checks)
     steps, (checked, plain, again), used = blocks_in_turn(partial(step, batch), sides, pairs, seconds)
     checked_cpu, plain_cpu, again_cpu = map(sum, used)
-    return {
-        "step": name,
-        "ranks": dist.get_world_size(),
-        "pairs": pairs,
-        "steps": steps,
-        "step ms": middle_ms(plain, steps),
-        **ratio(checked, plain),
-        "total": sum(checked) / ((sum(plain) + sum(again)) / 2),
-        "cpu": checked_cpu / ((plain_cpu + again_cpu) / 2),
-        "A/A cpu": again_cpu / plain_cpu,
-        **control_columns(again, plain),
-    }
+    row = {"step": name, "ranks": dist.get_world_size(), "pairs": pairs, "steps": steps}
+    row |= {"step ms": middle_ms(plain, steps), **ratio(checked, plain)}
+    row |= {"total": sum(checked) / ((sum(plain) + sum(again)) / 2)}
+    row |= {"cpu": checked_cpu / ((plain_cpu + again_cpu) / 2), "A/A cpu": again_cpu / plain_cpu}
+    return row | control_columns(again, plain)
 
 
-def main() -> None:
-    """Print the table, and write a JSON file."""
-    parser = arguments(__doc__)
+def run(doc: str | None, name: str, measure: Callable[..., dict[str, Any]], **pins: str) -> None:
+    """Measure in a job of `--ranks` ranks, print the table, and write a JSON file."""
+    parser = arguments(doc)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
-    options = parsed(parser, pairs=2, seconds=0.05, step="mlp")
-    relaunch_on(options.ranks)
-    row = measure(options.step, options.pairs, options.seconds)
+    for option, preset in pins.items():
+        parser.add_argument(f"--{option}", default=preset)
+    options = vars(parsed(parser, pairs=2, seconds=0.05, step="mlp"))
+    relaunch_on(options["ranks"])
+    given = [options[option] for option in ("step", *pins)]
+    row = measure(*given, options["pairs"], options["seconds"])
     if dist.get_rank() == 0:
-        publish(f"checks-cost-{options.step}-{options.ranks}", [row])
+        publish("-".join([name, *given, str(options["ranks"])]), [row])
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, "checks-cost", measure)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,7 @@ def ways(mib: float, names: Sequence[str]) -> list[Way]:
 def worker(request: Any) -> list[list[float]]:
     """Send all ways in turn as one rank, and return the seconds of each by round."""
     import torch
+    import torch.distributed as dist
     from _sides import by_round, until_all_are_done
 
     from shardwright.runtime.transfers import Channels, Lines
@@ -83,9 +84,12 @@ def worker(request: Any) -> list[list[float]]:
     channels = Channels([each for own in transfers for each in own], Lines())
     shapes = {way.case.shape for way in listed}
     whole = {shape: torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape) for shape in shapes}
-    sends = [partial(_send, channels, own, _own_part(own[0], whole[own[0].shape])) for own in transfers]
-    for send, way in zip(sends, listed, strict=True):
-        send(expected=whole[way.case.shape])
+    me, sends = dist.get_rank(), list[Callable[..., None]]()
+    for own, way in zip(transfers, listed, strict=True):
+        value, source = whole[way.case.shape], own[0].source
+        part = value[source.slices(way.case.shape, me, 0)].contiguous() if me in source.ranks else None
+        sends.append(partial(_send, channels, own, part))
+        sends[-1](expected=value)
     return by_round([partial(until_all_are_done, send) for send in sends], request["rounds"], warm=1)
 
 
@@ -102,15 +106,6 @@ def _transfers(way: Way, number: int) -> list[Transfer]:
     tasks = plan(case.units(), case.sites, way.method, way.order)
     groups = [(task,) for task in tasks] if way.mode == IN_TURN else [tuple(tasks)]
     return [Transfer(f"{number}.{at}", case.shape, "int32", source, target, group) for at, group in enumerate(groups)]
-
-
-def _own_part(transfer: Transfer, whole: torch.Tensor) -> torch.Tensor | None:
-    """Return this rank's part of the value that it sends, or None if it does not send."""
-    import torch.distributed as dist
-
-    me = dist.get_rank()
-    sends = me in transfer.source.ranks
-    return whole[transfer.source.slices(transfer.shape, me, 0)].contiguous() if sends else None
 
 
 def _send(

@@ -17,9 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-from _report import arguments, parsed, publish
+from _report import Rows, arguments, parsed, publish
 from hostile_files import KINDS, Outcome, load_what_is_used, mutants, outcome
 from hostile_ir import become_of, file_seeds, imported_seeds, step_seeds
 from hostile_ir import mutants as ir_mutants
@@ -95,7 +94,7 @@ def main() -> None:
         run = partial(results_of, seconds=options.seconds, keep=options.keep)
         for (kind, _, _), own in zip(tasks, pool.map(run, tasks), strict=True):
             results[kind] += own
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for kind, own in results.items():
         counts = Counter(result.status for result in own)
         row = {"kind": kind, "seed": options.seed, "mutants": options.count}

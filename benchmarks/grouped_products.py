@@ -13,7 +13,7 @@ interval. The control `A/A` is a second copy of that program.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -48,16 +48,15 @@ def plan_text(step: TrainingStep, ranks: int, without: Collection[str]) -> str:
     """Return the program of a step by the default passes without some, data-parallel on several ranks."""
     cluster = cluster_of(ranks, "local-4")
     options = PlanOptions("fixed", "dp") if ranks > 1 else PlanOptions("eliminate")
-    passes = (_without(item, without) for item in options.passes(cluster) if item.name not in without)
+
+    def kept(passes: Iterable[ModulePass]) -> Pipeline:
+        return Pipeline.of(*(item for item in passes if item.name not in without))
+
+    passes = (
+        replace(item, pipeline=str(kept(Pipeline.parse(item.pipeline)))) if isinstance(item, FitMemoryPass) else item
+        for item in kept(options.passes(cluster))
+    )
     return compile_step(step, cluster, PlanOptions(pipeline=Pipeline.of(*passes))).program
-
-
-def _without(given: ModulePass, names: Collection[str]) -> ModulePass:
-    """Return a pass. If it runs a pipeline, the pipeline is stripped of the named passes."""
-    if not isinstance(given, FitMemoryPass):
-        return given
-    passes = (item for item in Pipeline.parse(given.pipeline) if item.name not in names)
-    return replace(given, pipeline=str(Pipeline.of(*passes)))
 
 
 def compare(width: int, ranks: int, turns: int) -> dict[str, Any]:

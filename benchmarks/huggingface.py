@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from _dtypes import is_mixed
-from _report import ROOT, arguments, parsed, progress, publish, write_between
+from _report import ROOT, Rows, arguments, parsed, progress, publish, write_between
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, imported
@@ -48,25 +48,9 @@ def describe(name: str) -> dict[str, Any]:
     ops = coverage(module)
     mixed = is_mixed(imported(case_of(name, "4", torch.float64, "sgd")))
     unruled = ops["replicated"]
-    return {
-        "model": name.removesuffix("-tiny"),
-        "import s": seconds,
-        "tensor ops": ops["tensor_ops"],
-        "without a rule": sum(unruled.values()),
-        "which": ", ".join(f"{op.removeprefix('aten::')} {count}" for op, count in unruled.items()) or "-",
-        "float64": not mixed,
-    }
-
-
-def cases_of(row: dict[str, Any]) -> list[CheckCase]:
-    """Return the checks that a model runs."""
-    name = f"{row['model']}-tiny"
-    cases = [case_of(name, mesh, torch.float32, "sgd") for mesh in MESHES]
-    if row["float64"]:
-        cases.append(case_of(name, "2x2", torch.float64, "sgd"))
-    if row["model"] in WITH_DROPOUT:
-        cases.append(case_of(f"{name}?dropout=0.1", "2x2", torch.float32, "sgd"))
-    return cases
+    row = {"model": name.removesuffix("-tiny"), "import s": seconds, "tensor ops": ops["tensor_ops"]}
+    which = ", ".join(f"{op.removeprefix('aten::')} {count}" for op, count in unruled.items())
+    return row | {"without a rule": sum(unruled.values()), "which": which or "-", "float64": not mixed}
 
 
 def measured(row: dict[str, Any], results: Sequence[CheckResult]) -> dict[str, Any]:
@@ -90,8 +74,15 @@ def _largest(results: Sequence[CheckResult], kind: str | None = None) -> float |
 
 def run(names: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Describe and check a group of models in one launch, and yield their rows."""
-    rows = [describe(name) for name in names]
-    cases = [cases_of(row) for row in rows]
+    rows, cases = [describe(name) for name in names], list[list[CheckCase]]()
+    for row in rows:
+        name = f"{row['model']}-tiny"
+        own = [case_of(name, mesh, torch.float32, "sgd") for mesh in MESHES]
+        if row["float64"]:
+            own.append(case_of(name, "2x2", torch.float64, "sgd"))
+        if row["model"] in WITH_DROPOUT:
+            own.append(case_of(f"{name}?dropout=0.1", "2x2", torch.float32, "sgd"))
+        cases.append(own)
     results = iter(check_on_ranks([case for checks in cases for case in checks], 4, timeout=1800))
     for row, checks in zip(rows, cases, strict=True):
         yield measured(row, [next(results) for _ in checks])
@@ -101,13 +92,11 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a Markdown table."""
     columns = [column for column in rows[0] if column not in ("import s", "failed")]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(_cell(row[column]) for column in columns) + " |" for row in rows]
+    for row in rows:
+        # Two digits show how far an error is from its tolerance.
+        cells = [f"{row[name]:.2g}" if isinstance(row[name], float) else str(row[name]) for name in columns]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    """Format a value; two digits show how far an error is from its tolerance."""
-    return f"{value:.2g}" if isinstance(value, float) else str(value)
 
 
 def main() -> None:
@@ -118,7 +107,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(TINY), metavar="NAME")
     options = parsed(parser, names=list(TINY)[:1])
     logging.getLogger("shardwright").setLevel(logging.ERROR)
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for start in range(0, len(options.names), options.group):
         rows += map(progress, run(options.names[start : start + options.group]))
     publish("huggingface", rows)

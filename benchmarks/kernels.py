@@ -19,8 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _eager_kernels import HOOKS
-from _report import arguments, parsed, plot_bars, publish
+from _report import Rows, arguments, parsed, plot_bars, publish
 from parity import PRESETS
 from simulated_cuda.check import Report, count_kernels
 from simulated_cuda.device import build_library
@@ -54,19 +53,13 @@ def their_counts(step_name: str, peer: str, ranks: int, library: Path) -> dict[s
 
 def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
     """Return one line of the table, with ratios to the peer."""
-    kernels, copied = sum(counts["kernels"].values()), sum(counts["copied"].values())
-    base_kernels, base_copied = sum(base["kernels"].values()), sum(base["copied"].values())
-    return {
-        "program": name,
-        "kernels": kernels,
-        "of the peer's": kernels / base_kernels,
-        "that copy": sum(counts["kernels"].get(op, 0) for op in counts["copied"]),
-        "MB copied": copied / 1e6,
-        "share of the peer's": copied / base_copied,
-        "collectives": counts["launches"],
-        "by op": counts["kernels"],
-        "bytes by op": counts["copied"],
-    }
+    kernels, copied, base_kernels, base_copied = (
+        sum(counted.values()) for each in (counts, base) for counted in (each["kernels"], each["copied"])
+    )
+    of_copies = sum(counts["kernels"].get(op, 0) for op in counts["copied"])
+    line = {"program": name, "kernels": kernels, "of the peer's": kernels / base_kernels, "that copy": of_copies}
+    line |= {"MB copied": copied / 1e6, "share of the peer's": copied / base_copied}
+    return line | {"collectives": counts["launches"], "by op": counts["kernels"], "bytes by op": counts["copied"]}
 
 
 def main() -> None:
@@ -77,15 +70,16 @@ def main() -> None:
     parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("--ops", action="store_true", help="also print the counts of every op")
     options = parsed(parser, step="gpt2-tiny", ranks=2, cluster="local-4")
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     with tempfile.TemporaryDirectory() as folder:
-        library = build_library(HOOKS, Path(folder))
+        hooks = Path(__file__).with_name("_cuda_hooks.cpp").read_text()
+        library = build_library(hooks, Path(folder))
         for peer, preset in PRESETS.items():
             report = our_counts(training_step(options.step), preset, options.cluster, options.ranks)
             ours = {"kernels": report.kernels, "copied": report.copied, "launches": report.launches}
             theirs = their_counts(options.step, peer, options.ranks, library)
             rows += [row(preset, ours, theirs), row(peer, theirs, theirs)]
-    publish(f"kernels-{options.step}", rows, hidden=("by op", "bytes by op"))
+    publish(f"kernels-{options.step}", rows)
     if options.ops:
         for each in rows:
             print(each["program"], dict(sorted(each["by op"].items(), key=lambda item: -item[1])))

@@ -18,7 +18,7 @@ import torch
 from _peak_memory import peak_by_tensors
 from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
-from _report import arguments, parsed, plot, publish
+from _report import Rows, arguments, parsed, plot, publish
 from _sides import executor_of
 
 from shardwright.api.compile import CompiledStep, PlanOptions, compile_step
@@ -92,14 +92,14 @@ CASES: tuple[Case, ...] = (
 def measure(programs: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
     """Run each program on this rank, and return its peak bytes and the operation that caused the peak."""
     torch.set_num_threads(1)
-    return [_peak(_STEPS[name](), text) for name, text in programs]
-
-
-def _peak(step: TrainingStep, text: str) -> tuple[int, str]:
-    executor, batch = executor_of(step, text), batch_items(step.batch)
-    for _ in range(2):
-        executor.step(batch)
-    return peak_by_tensors(executor, batch)
+    peaks: list[tuple[int, str]] = []
+    for name, text in programs:
+        step = _STEPS[name]()
+        executor, batch = executor_of(step, text), batch_items(step.batch)
+        for _ in range(2):
+            executor.step(batch)
+        peaks.append(peak_by_tensors(executor, batch))
+    return peaks
 
 
 def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
@@ -113,17 +113,11 @@ def rows(cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
             predicted = compiled.report["peak_bytes"]
             rank = max(range(ranks), key=predicted.__getitem__)
             peak, op = peaks[rank][index]
-            yield {
-                "plan": case.name,
-                "rank": rank,
-                "predicted MiB": predicted[rank] / MIB,
-                "measured MiB": peak / MIB,
-                "error %": 100 * (predicted[rank] - peak) / peak,
-                "measured at": op,
-            }
+            row = {"plan": case.name, "rank": rank, "predicted MiB": predicted[rank] / MIB, "measured MiB": peak / MIB}
+            yield row | {"error %": 100 * (predicted[rank] - peak) / peak, "measured at": op}
 
 
-def plot_peaks(table: Sequence[dict[str, Any]]) -> None:
+def plot_peaks(table: Rows) -> None:
     """Plot predicted against measured peaks, with a band of 10 %, to `results/memory.png`."""
     measured, predicted = ([row[f"{side} MiB"] for row in table] for side in ("measured", "predicted"))
     ends = [min(measured) * 0.8, max(measured) * 1.2]

@@ -21,6 +21,8 @@ from op_samples import OpSample, op_samples
 
 _FORK = multiprocessing.get_context("fork")
 
+KINDS = ("exchanged", "without", "dropped", "changed", "removed", "everywhere", "not indexed", "linear")
+
 
 def main() -> None:
     """Print the table, and write it with the names of missed and of true mutants."""
@@ -36,14 +38,14 @@ def main() -> None:
     start = perf_counter()
     for overload, samples in by_row.items():
         for name, fate in _in_processes(samples).items():
-            counts[_kind(name)][fate] += 1
+            counts[next(kind for kind in KINDS if kind in name)][fate] += 1
             if fate in listed:
                 listed[fate].append(f"{overload}: {name}")
                 print(fate, overload, name, flush=True)
     total: Counter[Fate] = sum(counts.values(), Counter())
     rows = [_row(kind, fates_of_kind) for kind, fates_of_kind in sorted(counts.items())] + [_row("all", total)]
     rows[-1] |= {"s": round(perf_counter() - start), "rows": len(by_row), **listed}
-    publish("mutations", rows, hidden=("s", "rows", *listed))
+    publish("mutations", rows, hidden=("s", "rows"))
 
 
 def _in_processes(samples: Sequence[OpSample]) -> dict[str, Fate]:
@@ -71,11 +73,6 @@ def _in_processes(samples: Sequence[OpSample]) -> dict[str, Fate]:
 
 def _send_fates(samples: Sequence[OpSample], known: frozenset[str], sender: Connection) -> None:
     fates(samples, known, lambda name, fate: sender.send((name, fate)))
-
-
-def _kind(name: str) -> str:
-    kinds = ("exchanged", "without", "dropped", "changed", "removed", "everywhere", "not indexed", "linear")
-    return next(kind for kind in kinds if kind in name)
 
 
 def _row(kind: str, found: Counter[Fate]) -> dict[str, object]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from _fit_constants import Constant, fit_constants
-from _report import arguments, given_data, parsed, plot_scatter, publish
+from _report import Rows, arguments, given_data, parsed, plot_scatter, publish
 
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.topology import Host, Level, Topology
@@ -78,7 +78,11 @@ def read_tables(path: Path) -> list[Table]:
         by_protocol = {key: [value] if isinstance(value[0], float) else value for key, value in cells.items()}
         count = len(next(iter(by_protocol.values())))
         for index, protocol in enumerate(PROTOCOLS if count > 1 else ("Simple",)):
-            seconds = {_setting(key): times(_line(*lines[index])) for key, lines in by_protocol.items()}
+            seconds: dict[Setting, list[float]] = {}
+            for key, lines in by_protocol.items():
+                nodes, gpus = key.split("x")
+                microseconds, gigabytes = lines[index]
+                seconds[int(nodes), int(gpus)] = times((microseconds * 1e-6, 1e-9 / gigabytes))
             tables.append(Table(kind, protocol, seconds))
     return tables
 
@@ -94,15 +98,6 @@ def chosen(tables: Sequence[Table]) -> list[Table]:
             Table(collective, CHOSEN, {s: [*map(min, zip(*runs, strict=True))] for s, runs in listed.items()})
         )
     return fastest
-
-
-def _setting(key: str) -> Setting:
-    nodes, gpus = key.split("x")
-    return int(nodes), int(gpus)
-
-
-def _line(microseconds: float, gigabytes: float) -> Line:
-    return microseconds * 1e-6, 1e-9 / gigabytes
 
 
 def topology(setting: Setting, hop: float, step: float, inside: float, nic: float) -> Topology:
@@ -161,18 +156,15 @@ class Split:
     fitted: tuple[Setting, ...]
     unseen: tuple[Setting, ...]
 
-
-def random_split(tables: Sequence[Table], seed: int) -> Split:
-    """Return a split into random halves."""
-    settings = sorted({setting for table in tables for setting in table.seconds})
-    drawn = set(random.Random(seed).sample(settings, len(settings) // 2))
-    return Split(tuple(s for s in settings if s in drawn), tuple(s for s in settings if s not in drawn))
-
-
-def extrapolation(tables: Sequence[Table]) -> Split:
-    """Return the split at 8 nodes."""
-    settings = sorted({setting for table in tables for setting in table.seconds})
-    return Split(tuple(s for s in settings if s[0] <= 8), tuple(s for s in settings if s[0] > 8))
+    @staticmethod
+    def of(tables: Sequence[Table], seed: int | None) -> Split:
+        """Return a split into random halves, or without a seed the split at 8 nodes."""
+        settings = sorted({setting for table in tables for setting in table.seconds})
+        if seed is None:
+            seen = {setting for setting in settings if setting[0] <= 8}
+        else:
+            seen = set(random.Random(seed).sample(settings, len(settings) // 2))
+        return Split(tuple(s for s in settings if s in seen), tuple(s for s in settings if s not in seen))
 
 
 def errors_of(tables: Sequence[Table], split: Split) -> dict[str, list[float]]:
@@ -204,23 +196,17 @@ def compared(ours: Table, theirs: Table) -> list[float]:
     return [abs(a / b - 1.0) for a, b in pairs]
 
 
-def rows(tables: Sequence[Table], splits: int) -> list[dict[str, Any]]:
+def rows(tables: Sequence[Table], splits: int) -> Rows:
     """Return a row per algorithm and protocol: medians over the splits, the worst split, and errors beyond 8 nodes."""
-    by_split = [errors_of(tables, random_split(tables, seed)) for seed in range(splits)]
-    beyond = errors_of(tables, extrapolation(tables))
-    table: list[dict[str, Any]] = []
-    for name in beyond:
+    by_split = [errors_of(tables, Split.of(tables, seed)) for seed in range(splits)]
+    beyond = errors_of(tables, Split.of(tables, None))
+    table = Rows()
+    for name, extrapolated in beyond.items():
         medians = [statistics.median(errors[name]) for errors in by_split]
-        table.append(
-            {
-                "collective": name,
-                "times unseen": len(by_split[0][name]),
-                "median error": statistics.median(medians),
-                "of the worst split": max(medians),
-                "90 % below": statistics.median(_quantile(errors[name], 0.9) for errors in by_split),
-                "extrapolated": statistics.median(beyond[name]),
-            }
-        )
+        row = {"collective": name, "times unseen": len(by_split[0][name])}
+        row |= {"median error": statistics.median(medians), "of the worst split": max(medians)}
+        row |= {"90 % below": statistics.median(_quantile(errors[name], 0.9) for errors in by_split)}
+        table.append(row | {"extrapolated": statistics.median(extrapolated)})
     return table
 
 
@@ -228,9 +214,9 @@ def _quantile(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(int(part * len(values)), len(values) - 1)]
 
 
-def constant_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
+def constant_rows(tables: Sequence[Table]) -> Rows:
     """Return the constants that are fitted to all settings, in readable units."""
-    table: list[dict[str, Any]] = []
+    table = Rows()
     settings = sorted({setting for table in tables for setting in table.seconds})
     for name, own in [*((f"{table.kind} {table.protocol}", [table]) for table in tables), ("one set", chosen(tables))]:
         constants = fitted(own, settings)
@@ -242,14 +228,14 @@ def constant_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
     return table
 
 
-def shipped_rows(tables: Sequence[Table]) -> list[dict[str, Any]]:
+def shipped_rows(tables: Sequence[Table]) -> Rows:
     """Return the errors of the shipped H100 cluster against NCCL's choices, by collective, over all settings."""
     where = find_cluster("h100-8x8").topology
     assert where is not None
     inside, nic = (next(level for level in where.levels if level.name == name) for name in ("nvlink", "infiniband"))
     values = (nic.start, inside.latency, nic.latency, inside.bandwidth, nic.bandwidth)
     constants = {constant.name: value for constant, value in zip(EXPECTED, values, strict=True)}
-    errors_by_table: list[dict[str, Any]] = []
+    errors_by_table = Rows()
     for table in chosen(tables):
         ours = {setting: times(predicted(table.kind, setting, constants)) for setting in table.seconds}
         errors = compared(Table(table.kind, CHOSEN, ours), table)
@@ -279,7 +265,7 @@ def main() -> None:
     publish("nccl_constants", constant_rows(tables))
     publish("nccl_tables", rows(tables, options.splits))
     publish("nccl_shipped", shipped_rows(tables))
-    scatter(tables, random_split(tables, 0))
+    scatter(tables, Split.of(tables, 0))
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def samples_of(info: Any, most: int, sizes: Mapping[str, int]) -> Iterator[Sampl
         samples = _drawn(info, most, ODD_SIZES)
     for sample in samples:
         leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-        tensors = [_by_value(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        tensors = [each.contiguous() if each.layout is torch.strided else each for each in tensors]
 
         def function(*parts: torch.Tensor, leaves: Any = leaves, spec: Any = spec) -> list[torch.Tensor]:
             rest = iter(parts)
@@ -107,10 +108,6 @@ def _drawn(info: Any, most: int, sizes: Mapping[str, int]) -> list[Any]:
     for name, size in (ODD_SIZES if info.name in _FOR_TORCHS_SIZES else sizes).items():
         setattr(common_methods_invocations, name, size)
     return list(itertools.islice(info.sample_inputs("cpu", torch.float32), most))
-
-
-def _by_value(given: torch.Tensor) -> torch.Tensor:
-    return given.detach().contiguous() if given.layout is torch.strided else given.detach()
 
 
 def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:
@@ -129,7 +126,7 @@ def run_ours(info: Any, most: int, drawn: random.Random) -> Outcome:
                 _compare(outcome, f"on {mesh}", found, expected, values=not _BLANK.fullmatch(info.name))
             outcome.runs += 1
         except Exception as error:
-            outcome.refused.append(_error_text(error))
+            outcome.refused.append(f"{type(error).__name__}: {error}".splitlines()[0][:160])
     return outcome
 
 
@@ -140,7 +137,7 @@ def sharded(imported: ImportedFunction, mesh: Mesh, drawn: random.Random, outcom
     for op in module.walk():
         if isinstance(op, ComputeOp):
             signatures = [sig for sig in spread_signatures(op.rule(), mesh, uneven=True) if _is_legal(op, sig)]
-            splitting = [sig for sig in signatures if not _is_whole(sig)]
+            splitting = [s for s in signatures if not all(each.is_replicated for each in (*s.operands, *s.results))]
             outcome.sharded |= bool(splitting)
             chosen = drawn.choice(splitting if splitting and drawn.random() < 0.8 else signatures)
             op.attributes[SIGNATURE] = SignatureAttr.of(mesh.name, chosen)
@@ -151,10 +148,6 @@ def _is_legal(op: ComputeOp, signature: Signature) -> bool:
     """Return whether no boolean operand is a partial sum."""
     pairs = zip(op.args, signature.operands, strict=True)
     return not any(sharding.partial and dtype_of(value) == "bool" for value, sharding in pairs)
-
-
-def _is_whole(signature: Signature) -> bool:
-    return all(each.is_replicated for each in (*signature.operands, *signature.results))
 
 
 def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outcome:
@@ -171,17 +164,9 @@ def run_dtensor(runner: Any, info: Any, most: int, drawn: random.Random) -> Outc
                 _compare(outcome, "dtensor", found, expected, values=not _BLANK.fullmatch(info.name))
             outcome.runs += 1
         except Exception as error:
-            outcome.refused.append(_error_text(error))
+            outcome.refused.append(f"{type(error).__name__}: {error}".splitlines()[0][:160])
     outcome.sharded = runner.sharded
     return outcome
-
-
-def apart(run: Callable[[], Outcome]) -> Outcome:
-    """Run a function in a separate process, since a kernel may kill the process, and return its outcome."""
-    try:
-        return run_apart(run, 60)
-    except DiedError as error:
-        return Outcome(refused=[str(error)])
 
 
 def _compare(
@@ -203,10 +188,6 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
     finite = other[other.isfinite()]
     size = finite.abs().max().item() if finite.numel() else 0.0
     return torch.allclose(one, other, rtol=tolerance, atol=tolerance * max(size, 1e-2), equal_nan=True)
-
-
-def _error_text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:160]
 
 
 def main() -> None:
@@ -232,26 +213,27 @@ def main() -> None:
         name = f"{info.name}.{info.variant_test_name}".rstrip(".")
         for system, run in systems.items():
             start = perf_counter()
-            outcomes[system][name] = apart(partial(run, info, options.samples, random.Random(number)))
+            try:
+                # A kernel may kill the process.
+                outcome = run_apart(partial(run, info, options.samples, random.Random(number)), 60)
+            except DiedError as error:
+                outcome = Outcome(refused=[str(error)])
+            outcomes[system][name] = outcome
             seconds[system] += perf_counter() - start
         if outcomes["shardwright"][name].verdict != "run":
             print(name, outcomes["shardwright"][name], flush=True)
     rows = [row_of(system, own, seconds[system]) for system, own in outcomes.items()]
-    publish("opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}", rows, hidden=("not run",))
+    publish("opinfo" if parts == 1 else f"opinfo-{part}-of-{parts}", rows)
 
 
 def row_of(system: str, outcomes: Mapping[str, Outcome], seconds: float) -> dict[str, Any]:
     """Return the counts of one system."""
     counts = Counter(outcome.verdict for outcome in outcomes.values())
-    return {
-        "system": system,
-        "ops": len(outcomes),
-        **{verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")},
-        "run and sharded": sum(each.sharded and each.verdict == "run" for each in outcomes.values()),
-        "samples run": sum(each.runs for each in outcomes.values()),
-        "s": round(seconds),
-        "not run": {n: (o.wrong or o.refused)[0] for n, o in outcomes.items() if o.wrong or o.refused},
-    }
+    row: dict[str, Any] = {"system": system, "ops": len(outcomes)}
+    row |= {verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")}
+    row |= {"run and sharded": sum(each.sharded and each.verdict == "run" for each in outcomes.values())}
+    row |= {"samples run": sum(each.runs for each in outcomes.values()), "s": round(seconds)}
+    return row | {"not run": {n: (o.wrong or o.refused)[0] for n, o in outcomes.items() if o.wrong or o.refused}}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
-from _report import arguments, parsed, plot_ratios, publish, ratio
+from _report import Rows, arguments, parsed, plot_ratios, publish, ratio
 from _sides import Ours, Peer, compared, control_columns, middle_ms
 
 from shardwright.api.calibration.local_cluster import measured_cluster
@@ -65,11 +65,6 @@ def cluster_of(ranks: int, name: str) -> Cluster:
     return on_mesh(find_cluster(name), Mesh.of(gpu=ranks))
 
 
-def bucket_mib(cluster: Cluster) -> float:
-    """Return the bucket size of gradients under data parallelism."""
-    return bucket_bytes(cluster, CollectiveKind.ALL_REDUCE, tuple(cluster.mesh.names)) / 2**20
-
-
 def plan_text(step: str, cluster: Cluster, preset: str, *, compiles: bool = False, bucket: float | None = None) -> str:
     """Return the program of a step, pinned to a preset on a cluster of one axis, with buckets of `bucket` MiB."""
     options = PlanOptions("fixed", preset, compile=compiles)
@@ -85,15 +80,12 @@ def compare(step: str, cluster: Cluster, peer: str, pairs: int, bucket: float | 
     text = plan_text(step, cluster, PRESETS[peer], bucket=bucket)
     sides = Ours(text), Peer(peer), Peer(peer)
     (ours, theirs, again), used = compared(STEPS[step], cluster.mesh.device_count, sides, pairs)
-    return {
-        "ours ms": middle_ms(ours),
-        "peer ms": middle_ms(theirs),
-        **ratio(ours, theirs),
-        **control_columns(again, theirs),
-        "cpu": ratio(used[0], used[1])["ratio"],
-        "A/A cpu": ratio(used[2], used[1])["ratio"],
-        "bucket MiB": bucket_mib(cluster) if bucket is None else bucket,
-    }
+    row = {"ours ms": middle_ms(ours), "peer ms": middle_ms(theirs), **ratio(ours, theirs)}
+    row |= control_columns(again, theirs)
+    row |= {"cpu": ratio(used[0], used[1])["ratio"], "A/A cpu": ratio(used[2], used[1])["ratio"]}
+    if bucket is None:
+        bucket = bucket_bytes(cluster, CollectiveKind.ALL_REDUCE, tuple(cluster.mesh.names)) / 2**20
+    return row | {"bucket MiB": bucket}
 
 
 def compare_compiled(step: str, cluster: Cluster, peer: str, pairs: int) -> dict[str, Any]:
@@ -107,13 +99,9 @@ def compare_compiled(step: str, cluster: Cluster, peer: str, pairs: int) -> dict
     }
     seconds, used = compared(STEPS[step], cluster.mesh.device_count, tuple(sides.values()), pairs)
     ours, theirs, ours_plain, theirs_plain = seconds
-    return {
-        **{f"{name} ms": middle_ms(own) for name, own in zip(sides, seconds, strict=True)},
-        **ratio(ours, theirs),
-        "cpu": ratio(used[0], used[1])["ratio"],
-        "ours gains": ratio(ours_plain, ours)["ratio"],
-        "peer gains": ratio(theirs_plain, theirs)["ratio"],
-    }
+    row = {f"{name} ms": middle_ms(own) for name, own in zip(sides, seconds, strict=True)} | ratio(ours, theirs)
+    row |= {"cpu": ratio(used[0], used[1])["ratio"], "ours gains": ratio(ours_plain, ours)["ratio"]}
+    return row | {"peer gains": ratio(theirs_plain, theirs)["ratio"]}
 
 
 def main() -> None:
@@ -129,22 +117,16 @@ def main() -> None:
     options = parsed(parser, pairs=2, ranks=[2], steps=["mlp"], peers=["ddp"])
     steps = options.steps or (["gpt2", "vit", "vgg"] if options.compiled else ["gpt2"])
     name = "compiled" if options.compiled else f"parity-{'-'.join(steps)}"
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for step, peer, ranks in product(steps, options.peers, options.ranks):
         cluster = cluster_of(ranks, options.cluster)
         row = {"step": step, "ranks": ranks, "ours": PRESETS[peer], "peer": peer}
         pairs = options.pairs or (40 if options.compiled else 120)
-        if options.compiled:
-            compared_row = compare_compiled(step, cluster, peer, pairs)
-        else:
-            compared_row = compare(step, cluster, peer, pairs, options.bucket)
-        rows.append({**row, "pairs": pairs, **compared_row})
+        run = compare_compiled if options.compiled else partial(compare, bucket=options.bucket)
+        rows.append({**row, "pairs": pairs, **run(step, cluster, peer, pairs)})
         # Compiling takes long and a run may be interrupted, so each row is published.
         publish(name, rows)
-
-    def label(row: dict[str, Any]) -> str:
-        return f"{row['step']}: {row['ours']} / {row['peer']}, {row['ranks']} ranks"
-
+    label = "{step}: {ours} / {peer}, {ranks} ranks".format_map
     plot_ratios(name, rows, label, title="Steps compared with peers", xlabel="step time, ours / peer")
 
 

@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -30,12 +30,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from _plain_plans import ACCUMULATED, PIPELINED, Judged, Pins, Plain, Workshop
 from _random_pairs import CLUSTERS
-from _report import arguments, parsed, plot, publish
+from _report import Rows, arguments, parsed, plot, publish
 from plan_quality import TOLERANCE, prepared_step
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, import_training_step, lower
-from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import find_cluster
 from shardwright.ir.mesh import Mesh, parse_mesh
 from shardwright.models.registry import training_step
@@ -108,61 +107,30 @@ class Case:
 
 _FIXED = {"mesh": "8x8", "stages": 1, "micro_batches": 1, "duplex": "no"}
 _ALL, _GPU = ("node", "gpu"), ("gpu",)
+_DP, _ZERO3, _ON_4X16 = (("dp", _ALL),), (("zero3", _ALL),), Hand("search on 4x16", "node=4,gpu=16")
+_IN_STAGES = (Hand("two stages, searched", stages=2, parts=8), Hand("two stages of dp", pins=_DP, stages=2, parts=8))
+_ACCUMULATING = (
+    Hand("accumulation in 4 parts", parts=4),
+    Hand("accumulation in 4 parts, zero3", pins=(("zero3", _GPU),), parts=4),
+    Hand("two stages", stages=2, parts=4),
+)
+_IN_CHUNKS = (
+    Hand("eight stages of dp in two chunks", None, (("dp", _GPU),), 8, 32, "interleaved-1f1b", 2),
+    Hand("eight stages of dp", None, (("dp", _GPU),), 8, 16, "eager-1f1b"),
+)
+_NESTED = Hand("dp over nodes, zero3 inside", pins=(("dp", ("node",)), ("zero3", _GPU)))
 
 CASES = (
-    Case(
-        "gpt2-small",
-        "h100-8x8",
-        6.19,
-        (Hand("dp", pins=(("dp", _ALL),)), Hand("search on 4x16", "node=4,gpu=16")),
-        limit_ms=6.2,
-        wall=15.0,
-    ),
+    Case("gpt2-small", "h100-8x8", 6.19, (Hand("dp", pins=_DP), _ON_4X16), limit_ms=6.2, wall=15.0),
     Case("gpt2-tiny", "local-4", None, (Hand("dp", pins=(("dp", _GPU),)),)),
-    Case(
-        "bert-sgmoe",
-        "hidup-2x4-10g",
-        None,
-        (Hand("dp over nodes, zero3 inside", pins=(("dp", ("node",)), ("zero3", _GPU))),),
-    ),
-    Case(
-        "gpt2-small",
-        "hap-8x8",
-        527.0,
-        (Hand("search on 4x16", "node=4,gpu=16"), Hand("eight stages", stages=8, parts=8)),
-        wall=30.0,
-    ),
-    Case(
-        "gpt2-small",
-        "amp-het-cluster",
-        421.0,
-        (
-            Hand("two stages, searched", stages=2, parts=8),
-            Hand("two stages of dp", pins=(("dp", _ALL),), stages=2, parts=8),
-        ),
-    ),
-    Case(
-        "gpt2-small",
-        "mixed-4",
-        None,
-        (
-            Hand("accumulation in 4 parts", parts=4),
-            Hand("accumulation in 4 parts, zero3", pins=(("zero3", _GPU),), parts=4),
-            Hand("two stages", stages=2, parts=4),
-        ),
-    ),
-    Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=(("zero3", _ALL),)),), wall=60.0),
+    Case("bert-sgmoe", "hidup-2x4-10g", None, (_NESTED,)),
+    Case("gpt2-small", "hap-8x8", 527.0, (_ON_4X16, Hand("eight stages", stages=8, parts=8)), wall=30.0),
+    Case("gpt2-small", "amp-het-cluster", 421.0, _IN_STAGES),
+    Case("gpt2-small", "mixed-4", None, _ACCUMULATING),
+    Case("llama-8b", "h100-8x8", 265.0, (Hand("zero3", pins=_ZERO3),), wall=60.0),
     Case("llama-8b", "h100-8x8", 265.0, limit_gib=12.0, options={"pins": "zero3", "keep_activations": 0.3}),
     Case("gpt2-48", "h100-8x8", wall=30.0),
-    Case(
-        "gpt2-xl",
-        "rtx4090-4x4",
-        515.0,
-        (
-            Hand("eight stages of dp in two chunks", None, (("dp", _GPU),), 8, 32, "interleaved-1f1b", 2),
-            Hand("eight stages of dp", None, (("dp", _GPU),), 8, 16, "eager-1f1b"),
-        ),
-    ),
+    Case("gpt2-xl", "rtx4090-4x4", 515.0, _IN_CHUNKS),
     Case("gpt2-small", "h100-8x8", wall=10.9, options=_FIXED),
     Case("_wide_steps:gpt_wide", "h100-128x8", wall=20.0),
     Case("_wide_steps:gpt_wide", "h100-512x8", wall=60.0),
@@ -198,38 +166,27 @@ def planned_by_command(case: Case) -> dict[str, Any]:
         return {**json.loads((Path(folder) / "plan.json").read_text()), "wall": wall}
 
 
-def by_hand(case: Case, cluster: Cluster) -> list[Judged]:
-    """Simulate the plans by hand and return their results."""
-    if not case.by_hand:
-        return []
-    workshop = Workshop(prepared_step(case.step), cluster)
-    return [workshop.judge(hand.plan(cluster.mesh)) for hand in case.by_hand]
-
-
 def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
     """Return the row of a case."""
     cluster = find_cluster(case.cluster_file)
     report = planned_by_command(case) if wall else planned(case)
-    plans = by_hand(case, cluster)
+    workshop = Workshop(prepared_step(case.step), cluster) if case.by_hand else None
+    plans = [workshop.judge(hand.plan(cluster.mesh)) for hand in case.by_hand] if workshop is not None else []
     counted = [plan for plan in plans if plan.counts]
     best = min(counted, key=lambda plan: plan.step or 0.0, default=None)
     step = report.get("predicted_step_s")
-    return {
-        "step": " ".join((case.step, *case.words)),
-        "cluster": case.cluster,
-        "plan": report.get("chosen") or report.get("error") or "as asked",
-        "plan ms": _ms(step),
-        "plan GiB": max(report["peak_bytes"]) / GIB if "peak_bytes" in report else None,
-        "by hand": best.name if best is not None else "; ".join(plan.refusal[:60] for plan in plans),
-        "by hand ms": _ms(best.step) if best is not None else None,
-        "by hand GiB": best.peak_bytes / GIB if best is not None else None,
-        "noted ms": case.noted_ms,
-        "met": is_met(case, report, best),
-        "candidates": len(report.get("candidates", ())),
-        "wall s": report.get("wall"),
-        "wall at most s": case.wall,
-        "all by hand": [[plan.name, _ms(plan.step), plan.peak_bytes / GIB, plan.refusal] for plan in plans],
-    }
+    row = {"step": " ".join((case.step, *case.words)), "cluster": case.cluster}
+    row |= {"plan": report.get("chosen") or report.get("error") or "as asked", "plan ms": _ms(step)}
+    row |= {"plan GiB": max(report["peak_bytes"]) / GIB if "peak_bytes" in report else None}
+    if best is not None:
+        row |= {"by hand": best.name, "by hand ms": _ms(best.step), "by hand GiB": best.peak_bytes / GIB}
+    else:
+        refusals = "; ".join(plan.refusal[:60] for plan in plans)
+        row |= {"by hand": refusals, "by hand ms": None, "by hand GiB": None}
+    row |= {"noted ms": case.noted_ms, "met": is_met(case, report, best)}
+    row |= {"candidates": len(report.get("candidates", ())), "wall s": report.get("wall"), "wall at most s": case.wall}
+    listed = [[plan.name, _ms(plan.step), plan.peak_bytes / GIB, plan.refusal] for plan in plans]
+    return row | {"all by hand": listed}
 
 
 def is_met(case: Case, report: dict[str, Any], best: Judged | None) -> bool:
@@ -247,15 +204,6 @@ def is_met(case: Case, report: dict[str, Any], best: Judged | None) -> bool:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
-
-
-def rows(cases: Sequence[Case], *, wall: bool) -> Iterator[dict[str, Any]]:
-    """Yield the row of each case; cases that only limit the wall time are skipped unless `wall` is set."""
-    for case in cases:
-        if wall or case.by_hand or case.limit_gib is not None:
-            row = row_of(case, wall=wall)
-            print(f"{row['step']} @ {row['cluster']}: {row['plan ms']} ms, met: {row['met']}", file=sys.stderr)
-            yield row
 
 
 def plot_steps(table: Sequence[Mapping[str, Any]]) -> None:
@@ -284,9 +232,13 @@ def main() -> None:
     parser.add_argument("--wall", action="store_true", help="make plans by the command and measure its wall time")
     options = parsed(parser, only=["gpt2-tiny@local-4"])
     cases = [case for case in CASES if not options.only or case.name in options.only]
-    table = list(rows(cases, wall=options.wall))
-    hidden = ("all by hand",) if options.wall else ("all by hand", "wall s", "wall at most s")
-    publish("plan_table", table, hidden=hidden)
+    table = Rows()
+    for case in cases:
+        # Cases without a plan by hand only limit the wall time.
+        if options.wall or case.by_hand or case.limit_gib is not None:
+            table.append(row := row_of(case, wall=options.wall))
+            print(f"{row['step']} @ {row['cluster']}: {row['plan ms']} ms, met: {row['met']}", file=sys.stderr)
+    publish("plan_table", table, hidden=() if options.wall else ("wall s", "wall at most s"))
     plot_steps(table)
 
 

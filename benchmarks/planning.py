@@ -10,9 +10,8 @@ the best and the median of N runs, and separately the start of Python and torch.
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
-from _report import arguments, in_new_process, parsed, plot_bars, publish
+from _report import Rows, arguments, in_new_process, parsed, plot_bars, publish
 
 _ONE = """
 import json, sys, time
@@ -36,7 +35,7 @@ def main() -> None:
     parser.add_argument("--cluster", default="h100-8x8")
     parser.add_argument("steps", nargs="*", default=["gpt2-small", "gpt2-48"])
     options = parsed(parser, repeat=1, steps=["gpt2-tiny"], cluster="local-4")
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     parts: dict[str, list[float]] = {"import": [], "search": [], "other passes": [], "emit": []}
     for step in options.steps:
         runs = [in_new_process(_ONE, step, options.cluster) for _ in range(options.repeat)]
@@ -44,21 +43,12 @@ def main() -> None:
         best, seconds = runs[0], runs[0]["pass_seconds"]
         searches = [run["pass_seconds"]["search-plan"] for run in runs]
         listed = seconds["import"] + seconds["search-plan"] + seconds["emit"]
-        rows.append(
-            {
-                "step": step,
-                "total s (best)": best["wall"],
-                "total s (median)": statistics.median(run["wall"] for run in runs),
-                "search s (best)": min(searches),
-                "search s (median)": statistics.median(searches),
-                "import s": seconds["import"],
-                "emit s": seconds["emit"],
-                "lines of the program": best["lines"],
-                "step s": best["predicted_step_s"],
-                "gap": best["gap"],
-                "start of Python and torch s": best["start"],
-            }
-        )
+        row = {"step": step, "total s (best)": best["wall"]}
+        row |= {"total s (median)": statistics.median(run["wall"] for run in runs)}
+        row |= {"search s (best)": min(searches), "search s (median)": statistics.median(searches)}
+        row |= {"import s": seconds["import"], "emit s": seconds["emit"], "lines of the program": best["lines"]}
+        row |= {"step s": best["predicted_step_s"], "gap": best["gap"], "start of Python and torch s": best["start"]}
+        rows.append(row)
         values = (seconds["import"], seconds["search-plan"], best["wall"] - listed, seconds["emit"])
         for part, value in zip(parts.values(), values, strict=True):
             part.append(value)

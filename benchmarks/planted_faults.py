@@ -28,31 +28,21 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from _report import ROOT, arguments, parsed, progress, publish
+from _report import ROOT, Rows, arguments, parsed, progress, publish
 
 FOLDERS = ("ir", "dialects", "passes", "lowering", "runtime", "api", "models", "tools")
 
 TOO_LONG = 600
 """Seconds after which the tests of a fault count as failed: the fault makes something endless."""
 
+_COMPARISONS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn))
+_PAIRS: tuple[tuple[type[Any], type[Any]], ...] = (*_COMPARISONS, (ast.Add, ast.Sub), (ast.And, ast.Or))
 SWAPPED: dict[type[Any], type[Any]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
+    **dict(_PAIRS),
+    **{second: first for first, second in _PAIRS},
     ast.Mult: ast.Add,
     ast.Div: ast.Mult,
     ast.FloorDiv: ast.Mult,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
 }
 """Operators, each with the operator that a fault has in its place."""
 
@@ -163,33 +153,28 @@ def _row(fault: Fault, copy: Path, most: int) -> dict[str, Any]:
     """Plant a fault, and return a row with the test file that notices it, or none."""
     began, tests = perf_counter(), _tests_of(copy, fault.file, most)
     python = [test for test in tests if test.endswith(".py")]
-    runs = [*((_command(test), test) for test in tests), *((_command(test, THOROUGH), test) for test in python)]
-    command, noticed = next(((run, test) for run, test in runs if _notices(run, fault, copy)), ([], ""))
+    runs = [*((test, ()) for test in tests), *((test, THOROUGH) for test in python)]
+    noticed, options = next(((test, more) for test, more in runs if _notices(test, more, fault, copy)), ("", ()))
     row = {"file": f"{fault.file}:{fault.line}", "before": fault.before, "after": fault.after}
-    found = {"noticed by": noticed, "only thorough": "yes" if THOROUGH[0] in command else ""}
+    found = {"noticed by": noticed, "only thorough": "yes" if options else ""}
     return progress({**row, "tests": len(tests), **found, "s": round(perf_counter() - began)})
 
 
-def _command(test: str, options: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs a test file."""
-    scripts = Path(sys.executable).parent
-    run = ["lit", "-q"] if test.endswith(".mlir") else ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    return [str(scripts / run[0]), *run[1:], *options, test]
-
-
-def _notices(command: Sequence[str], fault: Fault, copy: Path) -> bool:
-    """Return whether tests fail with a fault, and pass without it."""
+def _notices(test: str, options: Sequence[str], fault: Fault, copy: Path) -> bool:
+    """Return whether a test file fails with a fault, and passes without it."""
     path = copy / fault.file
     right = path.read_text()
     path.write_text(fault.text)
-    fails = not _passes(command, copy)
+    fails = not _passes(test, options, copy)
     path.write_text(right)
-    return fails and _passes(command, copy)
+    return fails and _passes(test, options, copy)
 
 
-def _passes(command: Sequence[str], copy: Path) -> bool:
-    """Return whether tests pass in the copy."""
+def _passes(test: str, options: Sequence[str], copy: Path) -> bool:
+    """Return whether a test file passes in the copy."""
     scripts = Path(sys.executable).parent
+    tool, *words = ["lit", "-q"] if test.endswith(".mlir") else ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command = [str(scripts / tool), *words, *options, test]
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
     environment = {**os.environ, "PYTHONPATH": str(copy.parent), "PATH": path, "OMP_NUM_THREADS": "1"}
     try:
@@ -254,20 +239,15 @@ def _users(root: Path) -> dict[str, list[str]]:
     return users
 
 
-def _by_folder(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_folder(rows: Rows) -> Rows:
     """Return a row for each folder, and one for all of them."""
-    folders = [*dict.fromkeys(row["file"].split("/")[0] for row in rows), "all"]
-    mine = {folder: [row for row in rows if folder in ("all", row["file"].split("/")[0])] for folder in folders}
-    noticed = {folder: [row for row in some if row["noticed by"]] for folder, some in mine.items()}
-    return [
-        {
-            "folder": folder,
-            "faults": len(some),
-            "noticed": sum(not row["only thorough"] for row in noticed[folder]),
-            "noticed with --thorough": len(noticed[folder]),
-        }
-        for folder, some in mine.items()
-    ]
+    table = Rows()
+    for folder in (*dict.fromkeys(row["file"].split("/")[0] for row in rows), "all"):
+        mine = [row for row in rows if folder in ("all", row["file"].split("/")[0])]
+        noticed = [row for row in mine if row["noticed by"]]
+        row = {"folder": folder, "faults": len(mine), "noticed": sum(not row["only thorough"] for row in noticed)}
+        table.append(row | {"noticed with --thorough": len(noticed)})
+    return table
 
 
 if __name__ == "__main__":

@@ -21,10 +21,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _report import arguments, parsed, publish, ratio
-from _sides import blocks_in_turn, middle_ms, relaunch_on
-from checks_cost import planned
-from parity import STEPS
+from _report import ratio
+from _sides import blocks_in_turn, middle_ms
+from checks_cost import planned, run
 
 from shardwright.api.distributed_step import DistributedStep
 from shardwright.runtime.measured import gathered, recorder_of
@@ -37,22 +36,16 @@ def measure(name: str, pins: str, pairs: int, seconds: float) -> dict[str, Any]:
     step, batch = planned(name, pins)
     sides = (lambda: recorder_of(step._executor, compiled=False).recording(), nullcontext, nullcontext)
     steps, times, used = blocks_in_turn(partial(step, batch), sides, pairs, seconds)
-    row: dict[str, Any] = {
-        "step": name,
-        "pins": pins,
-        "ranks": dist.get_world_size(),
-        "pairs": pairs,
-        "steps": steps,
-        "calls": _calls(step, batch),
-        "step ms": middle_ms(times[1], steps),
-    }
+    row: dict[str, Any] = {"step": name, "pins": pins, "ranks": dist.get_world_size(), "pairs": pairs, "steps": steps}
+    calls, gathering = _recorded(step, batch)
+    row |= {"calls": calls, "step ms": middle_ms(times[1], steps)}
     for title, (profiled, plain, again) in (("", times), ("cpu ", used)):
         row |= {f"{title}{column}": value for column, value in ratio(profiled, plain).items()}
         row |= {f"{title}A/A": ratio(again, plain)["ratio"]}
         row |= {f"{title}least": min(profiled) / min(plain), f"{title}least A/A": min(again) / min(plain)}
     each, of_step = seconds_of_a_call(), statistics.median(used[1]) / steps
     row |= {"call us": 1e6 * each, "calls of step": each * row["calls"] / of_step}
-    return row | {"gather ms": 1e3 * _gathering(step, batch)}
+    return row | {"gather ms": 1e3 * gathering}
 
 
 class _Over:
@@ -80,39 +73,16 @@ def seconds_of_a_call(count: int = 2000, rounds: int = 9) -> float:
     return statistics.median(added)
 
 
-def _calls(step: DistributedStep, batch: Any) -> int:
-    """Return the number of collectives that a step starts."""
-    recorder = recorder_of(step._executor, compiled=False)
-    with recorder.recording():
-        step(batch)
-    return len(recorder.steps[0].traffic)
-
-
-def _gathering(step: DistributedStep, batch: Any) -> float:
-    """Return the seconds that the ranks take to gather the measurements of ten steps."""
+def _recorded(step: DistributedStep, batch: Any) -> tuple[int, float]:
+    """Return the number of collectives that a step starts, and the seconds of gathering the figures of ten steps."""
     recorder = recorder_of(step._executor, compiled=False)
     with recorder.recording():
         for _ in range(10):
             step(batch)
     start = time.perf_counter()
     gathered(recorder, step._executor)
-    return time.perf_counter() - start
-
-
-def main() -> None:
-    """Print the table, and write a JSON file."""
-    parser = arguments(__doc__)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--pairs", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--step", choices=sorted(STEPS), default="gpt2")
-    parser.add_argument("--pins", default="zero3")
-    options = parsed(parser, pairs=2, seconds=0.05, step="mlp")
-    relaunch_on(options.ranks)
-    row = measure(options.step, options.pins, options.pairs, options.seconds)
-    if dist.get_rank() == 0:
-        publish(f"profile-cost-{options.step}-{options.pins}-{options.ranks}", [row])
+    return len(recorder.steps[0].traffic), time.perf_counter() - start
 
 
 if __name__ == "__main__":
-    main()
+    run(__doc__, "profile-cost", measure, pins="zero3")

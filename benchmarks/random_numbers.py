@@ -15,12 +15,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
-from _report import arguments, parsed, plot_ratios, publish, ratio
+from _report import Rows, arguments, parsed, plot_ratios, publish, ratio
 from split_cluster import split_cluster
 
 from shardwright.api.checking.cases import CheckCase
@@ -44,34 +44,19 @@ SHARES = 'search-strategy,balance-ratios{ratios="0.4,0.3,0.2,0.1"}'
 STAGES = 'partition-stages{stages=2 ranks="2,2"},search-strategy,program{mode=pipeline parts=4 schedule=1f1b}'
 
 
-@dataclass(frozen=True)
-class Form:
-    """A way to spread a step: a mesh, optional pins, and an optional pipeline that replaces the usual passes."""
-
-    mesh: str
-    pins: str | None = None
-    pipeline: str | None = None
-
-
-FORMS = {
-    "searched": Form("2"),
-    "searched, 4 ranks": Form("4"),
-    "searched, 2x2": Form("2x2"),
-    "data-parallel": Form("4", "dp"),
-    "tensor-parallel": Form("4", "tp"),
-    "zero3": Form("4", "zero3"),
-    "uneven shares": Form("4", None, f"prepare,{SHARES},program,finish"),
-    "duplex, 2x2": Form("2x2", None, "prepare,search-strategy,program{mode=duplex parts=2},finish"),
-    "four parts, uneven": Form("4", None, f"prepare,{SHARES},program{{parts=4}},finish"),
-    "two stages, four parts": Form("4", None, f"prepare,{STAGES},finish"),
+FORMS: dict[str, tuple[str, str | None, str | None]] = {
+    "searched": ("2", None, None),
+    "searched, 4 ranks": ("4", None, None),
+    "searched, 2x2": ("2x2", None, None),
+    "data-parallel": ("4", "dp", None),
+    "tensor-parallel": ("4", "tp", None),
+    "zero3": ("4", "zero3", None),
+    "uneven shares": ("4", None, f"prepare,{SHARES},program,finish"),
+    "duplex, 2x2": ("2x2", None, "prepare,search-strategy,program{mode=duplex parts=2},finish"),
+    "four parts, uneven": ("4", None, f"prepare,{SHARES},program{{parts=4}},finish"),
+    "two stages, four parts": ("4", None, f"prepare,{STAGES},finish"),
 }
-
-
-def timed(function: Callable[[], object]) -> float:
-    """Return the seconds of one call."""
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+"""Ways to spread a step: a mesh, optional pins, and an optional pipeline that replaces the usual passes."""
 
 
 def measure_speed(rounds: int) -> None:
@@ -88,9 +73,12 @@ def measure_speed(rounds: int) -> None:
     }
     for function in kinds.values():
         function()
-    times = [{name: timed(function) for name, function in kinds.items()} for _ in range(rounds)]
-    taken = {name: [turn[name] for turn in times] for name in kinds}
-    base, rows = taken["torch.native_dropout"], list[dict[str, Any]]()
+    taken: dict[str, list[float]] = {name: [] for name in kinds}
+    for name, function in (pair for _ in range(rounds) for pair in kinds.items()):
+        start = time.perf_counter()
+        function()
+        taken[name].append(time.perf_counter() - start)
+    base, rows = taken["torch.native_dropout"], Rows()
     for name, seconds in taken.items():
         rows.append({"dropout": name, "ms": 1e3 * statistics.median(seconds), **ratio(seconds, base)})
     publish("random_numbers", rows)
@@ -100,34 +88,24 @@ def measure_speed(rounds: int) -> None:
 
 def cases() -> Iterator[tuple[str, CheckCase]]:
     """Yield every model in every form, in both precisions."""
-    for form, how in FORMS.items():
-        mesh = parse_mesh(how.mesh)
-        cluster = split_cluster(mesh)
-        for step in STEPS.values():
-            for dtype, optimizer in ((torch.float32, "sgd"), (torch.float64, "adamw")):
-                more = {"steps": 3, "cluster": cluster, "pipeline": how.pipeline}
-                yield form, CheckCase(step, mesh, how.pins, dtype, optimizer, **more)
+    for (form, (sizes, pins, pipeline)), step in product(FORMS.items(), STEPS.values()):
+        mesh = parse_mesh(sizes)
+        more = {"steps": 3, "cluster": split_cluster(mesh), "pipeline": pipeline}
+        for dtype, optimizer in ((torch.float32, "sgd"), (torch.float64, "adamw")):
+            yield form, CheckCase(step, mesh, pins, dtype, optimizer, **more)
 
 
 def measure_training() -> None:
     """Publish the table of errors."""
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for ranks in (2, 4):
         own = [(form, case) for form, case in cases() if case.mesh.device_count == ranks]
         for (form, case), result in zip(own, check_on_ranks([case for _, case in own], ranks), strict=True):
             worst = {error.kind: error.error for error in result.errors}
-            rows.append(
-                {
-                    "model": next(name for name, step in STEPS.items() if step is case.step),
-                    "form": form,
-                    "ranks": ranks,
-                    "dtype": str(case.dtype).removeprefix("torch."),
-                    "loss": worst.get("loss"),
-                    "gradient": worst.get("gradient"),
-                    "worst": max(worst.values(), default=float("inf")),
-                    "agrees": result.passed,
-                }
-            )
+            model = next(name for name, step in STEPS.items() if step is case.step)
+            row = {"model": model, "form": form, "ranks": ranks, "dtype": str(case.dtype).removeprefix("torch.")}
+            row |= {"loss": worst.get("loss"), "gradient": worst.get("gradient")}
+            rows.append(row | {"worst": max(worst.values(), default=float("inf")), "agrees": result.passed})
     publish("dropout", rows)
 
 

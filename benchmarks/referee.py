@@ -21,18 +21,17 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from time import perf_counter
 from typing import Any
 
 from _plain_plans import step_seconds, tightest
-from _report import arguments, parsed, plot, progress, publish
-from xdsl.context import Context
+from _report import Rows, arguments, parsed, plot, progress, publish
+from _steps import after, planned, prepared
 from xdsl.dialects.builtin import DictionaryAttr, FloatAttr, IntegerAttr, ModuleOp
 from xdsl.utils.exceptions import PassFailedException
 
-from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.dialects.step import SEARCH
 from shardwright.ir.cluster import Cluster
@@ -43,9 +42,7 @@ from shardwright.ir.plan_options import ALGORITHMS
 from shardwright.ir.submesh import on_mesh
 from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import training_step
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.search_plan import SearchPlanPass
 from shardwright.passes.search_strategy import SearchStrategyPass
 from shardwright.passes.step.step_view import step_functions
@@ -63,8 +60,6 @@ DUPLEX = ("pareto-dp",)
 BUDGETED = ("random", "metropolis", "coordinate-descent", "ilp", "astar", "pareto-dp")
 
 PARTS = ("settings", "budget", "scaling")
-
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -84,26 +79,20 @@ class Setting:
         return on_mesh(cluster, parse_mesh(self.mesh)) if self.mesh is not None else cluster
 
 
-def _shipped(name: str) -> Callable[[], TrainingStep]:
-    return lambda: training_step(name)
-
-
-def _mlp(batch: int) -> Callable[[], TrainingStep]:
-    return lambda: mlp_step(WIDTHS, batch=batch)
-
+_MLP = partial(mlp_step, WIDTHS)
 
 SETTINGS: Mapping[str, Setting] = {
-    "MLP, 128 nodes": Setting("AutoDDL, figure 8", _mlp(1024), "autoddl-daint-32", "a=8,b=16"),
-    "MLP, 4096 nodes": Setting("AutoDDL, figure 8", _mlp(4096), "autoddl-daint-32", "a=64,b=64"),
-    "VGG13, 32 nodes": Setting("AutoDDL, figure 7", _shipped("vgg13"), "autoddl-daint-32"),
-    "GPT-2, 2x16 A100": Setting("AutoDDL, figure 10", _shipped("gpt2-small"), "autoddl-a100-2x16"),
-    "VGG19, 8x8 mixed": Setting("HAP, figure 13", _shipped("vgg19"), "hap-8x8"),
-    "ViT, 8x8 mixed": Setting("HAP, figure 13", _shipped("vit-base"), "hap-8x8"),
-    "BERT-SGMoE, 2x4 at 10 Gbit/s": Setting("HiDup, figure 9", _shipped("bert-sgmoe"), "hidup-2x4-10g"),
-    "VGG19, 8x8": Setting("HiDup, figure 8", _shipped("vgg19"), "hidup-8x8"),
-    "GPT-2, 4x4 T4": Setting("AMP, tables 6 and 7", _shipped("gpt2-small"), "amp-homogeneous"),
-    "GPT-2, 4x4 mixed": Setting("AMP, tables 8 and 9", _shipped("gpt2-small"), "amp-het-cluster"),
-    "GPT-2, 4x4 V100": Setting("cross-mesh, figure 7", _shipped("gpt2-small"), "cross-mesh-p3-4x4"),
+    "MLP, 128 nodes": Setting("AutoDDL, figure 8", partial(_MLP, batch=1024), "autoddl-daint-32", "a=8,b=16"),
+    "MLP, 4096 nodes": Setting("AutoDDL, figure 8", partial(_MLP, batch=4096), "autoddl-daint-32", "a=64,b=64"),
+    "VGG13, 32 nodes": Setting("AutoDDL, figure 7", partial(training_step, "vgg13"), "autoddl-daint-32"),
+    "GPT-2, 2x16 A100": Setting("AutoDDL, figure 10", partial(training_step, "gpt2-small"), "autoddl-a100-2x16"),
+    "VGG19, 8x8 mixed": Setting("HAP, figure 13", partial(training_step, "vgg19"), "hap-8x8"),
+    "ViT, 8x8 mixed": Setting("HAP, figure 13", partial(training_step, "vit-base"), "hap-8x8"),
+    "BERT-SGMoE, 2x4 at 10 Gbit/s": Setting("HiDup, figure 9", partial(training_step, "bert-sgmoe"), "hidup-2x4-10g"),
+    "VGG19, 8x8": Setting("HiDup, figure 8", partial(training_step, "vgg19"), "hidup-8x8"),
+    "GPT-2, 4x4 T4": Setting("AMP, tables 6 and 7", partial(training_step, "gpt2-small"), "amp-homogeneous"),
+    "GPT-2, 4x4 mixed": Setting("AMP, tables 8 and 9", partial(training_step, "gpt2-small"), "amp-het-cluster"),
+    "GPT-2, 4x4 V100": Setting("cross-mesh, figure 7", partial(training_step, "gpt2-small"), "cross-mesh-p3-4x4"),
 }
 """Settings of the papers, by name."""
 
@@ -127,18 +116,22 @@ class Outcome:
     statistics: Mapping[str, int] | None = None
     why_none: str = ""
 
+    @property
+    def counts(self) -> bool:
+        """Return whether there is a program that fits in memory."""
+        return self.step is not None and not self.excess
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return the cost and the reason for a missing result as columns of a row."""
+        cost = 1e3 * self.cost if self.cost is not None else ""
+        return {"own cost ms": cost, "why none": " ".join(self.why_none.split())[:60]}
+
 
 @lru_cache(maxsize=4)
 def imported(name: str) -> ModuleOp:
     """Return the step of a setting, prepared for a search."""
     return prepared(SETTINGS[name].step())
-
-
-def prepared(step: TrainingStep) -> ModuleOp:
-    """Return a step after the passes that come before any decision."""
-    module = import_training_step(step)
-    run_pipeline(Context(), module, "prepare", verify_each=False)
-    return module
 
 
 @contextmanager
@@ -161,16 +154,15 @@ def run(
     step: ModuleOp, cluster: Cluster, algorithm: str, seconds: float, budget: int | None = None, *, judge: bool = True
 ) -> Outcome:
     """Run one algorithm for at most `seconds`, and finish and simulate its program if it is to be judged."""
-    module = step.clone()
-    add_cluster(module, cluster)
+    module = planned(step, cluster)
     began = perf_counter()
     try:
         with limited(seconds), collector_paused():
             if algorithm in WHOLE_PLANS:
-                SearchPlanPass(algorithm=algorithm, bound_rounds=0).apply(Context(), module)  # pyright: ignore[reportArgumentType]
+                search = SearchPlanPass(algorithm=algorithm, bound_rounds=0)  # pyright: ignore[reportArgumentType]
             else:
                 search = SearchStrategyPass(algorithm, budget=budget, explain=True)  # pyright: ignore[reportArgumentType]
-                search.apply(Context(), module)
+            after(module, search)
     except (OverTime, PassError, PassFailedException) as error:
         return Outcome(perf_counter() - began, why_none=str(error))
     spent = perf_counter() - began
@@ -180,7 +172,7 @@ def run(
     if algorithm not in WHOLE_PLANS:
         program = "program{mode=duplex parts=2}" if algorithm in DUPLEX else "program"
         try:
-            run_pipeline(Context(), module, program, verify_each=False)
+            after(module, program)
         except (PassError, PassFailedException) as error:
             return Outcome(spent, cost, bound, statistics=statistics, why_none=str(error))
     peak, memory = tightest(module)
@@ -203,63 +195,36 @@ def _told(module: ModuleOp) -> tuple[float | None, float | None, dict[str, int]]
 
 def settings(names: Sequence[str], algorithms: Sequence[str], seconds: float) -> Rows:
     """Return a row for each algorithm on each setting."""
-    rows: Rows = []
+    rows = Rows()
     for name in names:
         setting = SETTINGS[name]
         cluster, outcomes = setting.devices(), dict[str, Outcome]()
         for algorithm in (*algorithms, *WHOLE_PLANS):
             outcomes[algorithm] = outcome = run(imported(name), cluster, algorithm, seconds)
             print(name, algorithm, outcome, file=sys.stderr, flush=True)
-        steps = [each.step for key, each in outcomes.items() if key not in ("auto", "eliminate") and _counts(each)]
-        best = min((step for step in steps if step is not None), default=inf)
+        others = [each for key, each in outcomes.items() if key not in ("auto", "eliminate") and each.counts]
+        best = min((each.step for each in others if each.step is not None), default=inf)
         for algorithm, outcome in outcomes.items():
-            rows.append(_row(name, setting, algorithm, outcome, best))
+            step = outcome.step
+            row = {"setting": name, "paper": setting.paper, "algorithm": algorithm}
+            row |= {"search s": round(outcome.seconds, 2), **outcome.columns}
+            row |= {"step ms": 1e3 * step if step is not None else ""}
+            row |= {"fits": "yes" if outcome.counts else "no" if step is not None else "-"}
+            row |= {"auto over best": step / best if algorithm == "auto" and step is not None and best < inf else ""}
+            rows.append(row | {"statistics": dict(outcome.statistics or {})})
     return rows
-
-
-def _counts(outcome: Outcome) -> bool:
-    return outcome.step is not None and not outcome.excess
-
-
-def _row(name: str, setting: Setting, algorithm: str, outcome: Outcome, best: float) -> dict[str, Any]:
-    step = outcome.step
-    return {
-        "setting": name,
-        "paper": setting.paper,
-        "algorithm": algorithm,
-        "search s": round(outcome.seconds, 2),
-        "own cost ms": _milliseconds(outcome.cost),
-        "step ms": _milliseconds(step),
-        "fits": "yes" if _counts(outcome) else "no" if step is not None else "-",
-        "auto over best": step / best if algorithm == "auto" and step is not None and best < inf else "",
-        "why none": " ".join(outcome.why_none.split())[:60],
-        "statistics": dict(outcome.statistics or {}),
-    }
-
-
-def _milliseconds(seconds: float | None) -> float | str:
-    return 1e3 * seconds if seconds is not None else ""
 
 
 def budgets(algorithms: Sequence[str], seconds: float, most: int) -> Rows:
     """Return a row for each algorithm and budget, on AutoDDL's MLP."""
-    rows: Rows = []
+    rows = Rows()
     for name in ("MLP, 128 nodes", "MLP, 4096 nodes"):
         cluster = SETTINGS[name].devices()
         for algorithm in algorithms:
             for budget in _doubled(most) if algorithm in BUDGETED else [None]:
                 outcome = run(imported(name), cluster, algorithm, seconds, budget, judge=False)
-                rows.append(
-                    {
-                        "setting": name,
-                        "algorithm": algorithm,
-                        "budget": budget or "",
-                        "search s": outcome.seconds,
-                        "own cost ms": _milliseconds(outcome.cost),
-                        "why none": " ".join(outcome.why_none.split())[:60],
-                    }
-                )
-                progress(rows[-1])
+                row = {"setting": name, "algorithm": algorithm, "budget": budget or "", "search s": outcome.seconds}
+                rows.append(progress(row | outcome.columns))
                 if outcome.why_none and budget is not None and outcome.seconds >= seconds:
                     break
     return rows
@@ -271,7 +236,7 @@ def _doubled(most: int) -> list[int]:
 
 def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], devices: Sequence[int]) -> Rows:
     """Return the search time of each algorithm by number of layers on 8 devices, and by number of devices for two."""
-    rows: Rows = []
+    rows = Rows()
     too_slow: set[tuple[str, str]] = set()
     for kind, count, number in [*(("layers", 8, n) for n in layers), *(("devices", n, 2) for n in devices)]:
         step = prepared(mlp_step((1024,) * (number + 1), batch=1024))
@@ -281,9 +246,8 @@ def scaling(algorithms: Sequence[str], seconds: float, layers: Sequence[int], de
                 continue
             outcome = run(step, cluster, algorithm, seconds, judge=False)
             at = number if kind == "layers" else count
-            rows.append({"by": kind, "number": at, "algorithm": algorithm, "search s": outcome.seconds})
-            rows[-1] |= {"own cost ms": _milliseconds(outcome.cost), "why none": outcome.why_none[:60]}
-            progress(rows[-1])
+            row = {"by": kind, "number": at, "algorithm": algorithm, "search s": outcome.seconds}
+            rows.append(progress(row | outcome.columns))
             if outcome.why_none:
                 too_slow.add((kind, algorithm))
     return rows
@@ -322,7 +286,7 @@ def main() -> None:
     options = parsed(parser, **quick)
     if "settings" in options.parts and options.settings:
         rows = settings(options.settings, options.algorithms, options.seconds)
-        publish("referee", rows, hidden=("statistics", "paper"))
+        publish("referee", rows, hidden=("paper",))
     if "budget" in options.parts:
         rows = budgets(options.algorithms, options.seconds, options.most)
         publish("referee_budget", rows)

@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _report import arguments, in_new_process, parsed, publish
+from _report import Rows, arguments, in_new_process, parsed, publish
 
 CLUSTER = """version = 1
 name = "unequal-{count}"
@@ -78,19 +78,11 @@ def row_of(pair: str, report: dict[str, Any]) -> dict[str, Any]:
     """Return the row of a pair from the report of its new plan."""
     moves = report["replan"]
     brought = moves["moved_bytes"] + moves["lost_bytes"]
-    return {
-        "from:to": pair,
-        "plan": report["chosen"],
-        "read s": report["read"],
-        "replan s": report["replan_s"],
-        "write s": report["write"],
-        "cpu s": report["cpu"],
-        "state MB": moves["state_bytes"] / 1e6,
-        "moved MB": moves["moved_bytes"] / 1e6,
-        "lost MB": moves["lost_bytes"] / 1e6,
-        "of bound": brought / moves["moved_bytes_bound"] if brought else 1.0,
-        "step ms": report["predicted_step_s"] * 1e3,
-    }
+    row = {"from:to": pair, "plan": report["chosen"], "read s": report["read"], "replan s": report["replan_s"]}
+    row |= {"write s": report["write"], "cpu s": report["cpu"]}
+    row |= {f"{name} MB": moves[f"{name}_bytes"] / 1e6 for name in ("state", "moved", "lost")}
+    row |= {"of bound": brought / moves["moved_bytes_bound"] if brought else 1.0}
+    return row | {"step ms": report["predicted_step_s"] * 1e3}
 
 
 def main() -> None:
@@ -101,7 +93,7 @@ def main() -> None:
     parser.add_argument("--memory", type=int, default=80, help="memory of each device in GB")
     parser.add_argument("pairs", nargs="*", default=["4:3", "8:6", "8:12"])
     options = parsed(parser, step="gpt2-tiny", budget=1.0, pairs=["4:3"])
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     with tempfile.TemporaryDirectory() as name:
         for pair in options.pairs:
             before, after = (int(count) for count in pair.split(":"))

@@ -11,19 +11,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from time import process_time
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _report import arguments, parsed, plot, publish
+from _report import Rows, arguments, parsed, plot, publish
+from _steps import after, planned
 from plan_quality import cluster_for, prepared_step
-from xdsl.context import Context
 
-from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.step.step_view import step_functions
 
@@ -55,65 +51,38 @@ class Clock(logging.Handler):
             self.points.append((process_time() - self.began, float(number) * 1e-3, str(name)))
 
 
-@dataclass(frozen=True)
-class Curve:
-    """(processor seconds, step seconds, name) of each new best candidate, and the end of the search."""
-
-    name: str
-    points: tuple[tuple[float, float, str], ...]
-    ended: float
-    candidates: int
-
-    def at(self, seconds: float) -> float | None:
-        """Return the best step after `seconds` of search."""
-        return min((step for when, step, _ in self.points if when <= seconds), default=None)
-
-
-def curve_of(name: str, budget: float | None) -> Curve:
-    """Run the search of one case."""
+def row_of(name: str, budget: float | None) -> dict[str, Any]:
+    """Run the search of one case, and return the best step after some seconds, relative to the best at the end."""
     step, _, cluster = name.rpartition("@")
-    module = prepared_step(step).fused.clone()
-    add_cluster(module, cluster_for(step, cluster))
+    module = planned(prepared_step(step).fused, cluster_for(step, cluster))
     logger, clock = logging.getLogger("shardwright.plan"), Clock()
     level = logger.level
     logger.setLevel(logging.DEBUG)
     logger.addHandler(clock)
     try:
-        passes = f"search-plan{{budget={budget}}}" if budget is not None else "search-plan"
-        run_pipeline(Context(), module, passes, verify_each=False)
+        after(module, f"search-plan{{budget={budget}}}" if budget is not None else "search-plan")
         ended = process_time() - clock.began
     finally:
         logger.removeHandler(clock)
         logger.setLevel(level)
     plan = read_plan(step_functions(module)[0])
     assert plan is not None
-    return Curve(name, tuple(clock.points), ended, len(plan.candidates))
+    found, best, chosen = clock.points[-1]
+    row: dict[str, Any] = {"case": name, "first s": clock.points[0][0]}
+    for seconds in (2, 5, 10, 20, 40):
+        known = min((step for when, step, _ in clock.points if when <= seconds), default=None)
+        row[f"after {seconds} s"] = known / best if known is not None else None
+    row |= {"best ms": best * 1e3, "found after s": found, "ended after s": ended, "candidates": len(plan.candidates)}
+    return row | {"plan": chosen, "curve": [list(point) for point in clock.points]}
 
 
-def row_of(curve: Curve) -> dict[str, Any]:
-    """Return the best step after some seconds of search, relative to the best at the end."""
-    best = curve.points[-1][1]
-    after = {f"after {seconds} s": curve.at(seconds) for seconds in (2, 5, 10, 20, 40)}
-    return {
-        "case": curve.name,
-        "first s": curve.points[0][0],
-        **{name: step / best if step is not None else None for name, step in after.items()},
-        "best ms": best * 1e3,
-        "found after s": curve.points[-1][0],
-        "ended after s": curve.ended,
-        "candidates": curve.candidates,
-        "plan": curve.points[-1][2],
-        "curve": [list(point) for point in curve.points],
-    }
-
-
-def plot_curves(curves: Sequence[Curve]) -> None:
+def plot_curves(rows: Rows) -> None:
     """Plot the best step by processor seconds, relative to the best at the end, to `results/search_budget.png`."""
     with plot("search_budget", title="Best simulated step found during the search") as axes:
-        for curve in curves:
-            best = curve.points[-1][1]
-            times = [when for when, _, _ in curve.points] + [curve.ended]
-            axes.step(times, [step / best for _, step, _ in curve.points] + [1.0], where="post", label=curve.name)
+        for row in rows:
+            best = row["best ms"] * 1e-3
+            times = [when for when, _, _ in row["curve"]] + [row["ended after s"]]
+            axes.step(times, [step / best for _, step, _ in row["curve"]] + [1.0], where="post", label=row["case"])
         axes.set(xscale="log", xlabel="search, processor seconds", yscale="log", ylabel="best step / best at the end")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
@@ -128,9 +97,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, help="time limit per case (default: none)")
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)
     options = parsed(parser, budget=1.0, cases=["gpt2-tiny@local-4"])
-    curves = [curve_of(name, options.budget) for name in options.cases]
-    publish("search_budget", [row_of(curve) for curve in curves], hidden=("curve",))
-    plot_curves(curves)
+    rows = [row_of(name, options.budget) for name in options.cases]
+    publish("search_budget", rows)
+    plot_curves(rows)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 from _report import RESULTS, arguments, parsed, plot_bars, publish
-from xdsl.context import Context
+from _steps import planned
 from xdsl.dialects.builtin import ModuleOp
 
 from shardwright.api.compile import PlanOptions, import_training_step
@@ -27,10 +27,7 @@ from shardwright.dialects.text import module_text
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.mesh import Mesh
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
-from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.analysis.simulation.results import Simulation
 from shardwright.passes.analysis.simulation.simulate import simulate_module
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.tools.ir_input import load_module
 
 _STAGES = (
@@ -57,49 +54,35 @@ CASES = {
 }
 
 
-def planned(name: str, folder: Path) -> ModuleOp:
+def plan_of(name: str, folder: Path) -> ModuleOp:
     """Return the plan of a case from its file, which is made if missing."""
     path = folder / f"{name.replace(', ', '-').replace(',', '').replace(' ', '_')}.mlir"
     if not path.exists():
+        case = CASES[name]
+        step = gpt2_step(GPT2Config(layers=case.layers, width=1024, heads=16), batch=case.batch, length=256)
+        links = (Link(axis.name, 25e-6 if axis.name == "node" else 12e-6, 1 / 45e9) for axis in case.mesh.axes)
+        cluster = Cluster("h100", case.mesh, (_H100,), (0,) * case.mesh.device_count, tuple(links))
+        passes = [case.passes] if case.passes else PlanOptions("fixed", "zero3").passes(cluster)
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, module_text(made(CASES[name])))
+        write_atomically(path, module_text(planned(import_training_step(step), cluster, *passes)))
     return load_module(str(path))
-
-
-def made(case: Case) -> ModuleOp:
-    """Make the plan of a case."""
-    step = gpt2_step(GPT2Config(layers=case.layers, width=1024, heads=16), batch=case.batch, length=256)
-    module = import_training_step(step)
-    links = (Link(axis.name, 25e-6 if axis.name == "node" else 12e-6, 1 / 45e9) for axis in case.mesh.axes)
-    cluster = Cluster("h100", case.mesh, (_H100,), (0,) * case.mesh.device_count, tuple(links))
-    add_cluster(module, cluster)
-    run_pipeline(Context(), module, case.passes or PlanOptions("fixed", "zero3").passes(cluster))
-    return module
-
-
-def timed(module: ModuleOp, *, every_rank: bool) -> tuple[float, Simulation]:
-    """Return the seconds of one simulation, and its result."""
-    gc.collect()
-    start = perf_counter()
-    (result,) = simulate_module(module, every_rank=every_rank)
-    return perf_counter() - start, result
 
 
 def measure(name: str, repeat: int, plans: Path, *, every_rank: bool) -> dict[str, Any]:
     """Simulate a case several times; the first simulation has empty caches."""
-    module = planned(name, plans)
-    first, result = timed(module, every_rank=every_rank)
-    again = [timed(module, every_rank=every_rank)[0] for _ in range(repeat)]
+    module = plan_of(name, plans)
+    seconds, result = list[float](), None
+    for _ in range(1 + repeat):
+        gc.collect()
+        start = perf_counter()
+        (result,) = simulate_module(module, every_rank=every_rank)
+        seconds.append(perf_counter() - start)
+    first, *again = seconds
+    assert result is not None
     events = sum(map(len, result.execution.entries)) + len(result.execution.traffic)
-    return {
-        "case": name,
-        "ops": sum(1 for _ in result.func.walk()),
-        "classes": len(result.classes),
-        "events": events,
-        "step s": result.seconds,
-        "simulation s (first)": first,
-        "again s (median)": statistics.median(again),
-    }
+    row = {"case": name, "ops": sum(1 for _ in result.func.walk()), "classes": len(result.classes), "events": events}
+    row |= {"step s": result.seconds, "simulation s (first)": first}
+    return row | {"again s (median)": statistics.median(again)}
 
 
 def main() -> None:

@@ -68,21 +68,17 @@ def prove(overload: str, samples: list[OpSample]) -> dict[str, str | int]:
             counts["refuted"] += not verdict.holds
             if verdict.counterexample is not None:
                 print(verdict.counterexample, file=sys.stderr)
-        run, fault = _backward(sample)
+        try:
+            run, fault = backward_fault(sample, DRAWS)
+        except (CaptureError, RuntimeError):
+            # Autograd reports a missing gradient by various errors; a failure on ranks raises another error.
+            run, fault = 0, None
         counts["backward"] += run
         counts["backward refuted"] += fault is not None
         if fault is not None:
             print(fault, file=sys.stderr)
         counts["by strides"] += overload not in UNDEFINED and strides_matter(sample)
     return row | counts
-
-
-def _backward(sample: OpSample) -> tuple[int, str | None]:
-    try:
-        return backward_fault(sample, DRAWS)
-    except (CaptureError, RuntimeError):
-        # Autograd reports a missing gradient by various errors; a failure on ranks raises another error.
-        return 0, None
 
 
 def write_table(rows: list[dict[str, str | int]]) -> None:

@@ -14,9 +14,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from _report import arguments, parsed, plot, publish, ratio
+from _report import Rows, arguments, parsed, plot, publish, ratio
 
 STEP = """
 func.func @step(%w: tensor<512x512xf32> {train.param = "w"}, %x: tensor<64x512xf32> {train.batch = "0"})
@@ -53,7 +52,7 @@ def main() -> None:
         rounds = [[seconds(*words, file.name) for words in COMMANDS.values()] for _ in range(1 + options.runs)][1:]
     times = dict(zip(COMMANDS, zip(*rounds, strict=True), strict=True))
     base = next(iter(times.values()))
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for name, own in times.items():
         row = {"command": name, "median s": statistics.median(own), "min s": min(own), "max s": max(own)}
         rows.append({**row, "ratio to xdsl-opt": ratio(own, base)["ratio"]})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from _report import arguments, parsed, publish
+from _report import Rows, arguments, parsed, publish
 
 from shardwright.api.compile import CompiledStep, PlanOptions, import_training_step, lower
 from shardwright.ir.cluster import Cluster, Device, Link
@@ -49,7 +49,7 @@ def main() -> None:
     """Print the table, and write a JSON file."""
     parser = arguments(__doc__)
     parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="batches, as rows x length")
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for tokens in parsed(parser, tokens=list(_STEPS)[:1]).tokens:
         batch, length = _STEPS[tokens]
         imported = import_training_step(gpt2_step(GPT2Config(), batch=batch, length=length))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from _report import arguments, parsed, progress, publish
+from _report import Rows, arguments, parsed, progress, publish
 from random_strategies import RandomStrategies
 from split_cluster import split_cluster
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -52,14 +52,14 @@ print(json.dumps({**report, "wall": time.perf_counter() - start}))
 """
 
 
-def equality(names: Sequence[str]) -> list[dict[str, Any]]:
+def equality(names: Sequence[str]) -> Rows:
     """Check each model on each mesh in both precisions in one launch, and return a row for each."""
     cases = [
         CheckCase(name, parse_mesh(mesh), dtype=dtype, cluster=split_cluster(parse_mesh(mesh)))
         for name, mesh, dtype in itertools.product(names, MESHES, (torch.float32, torch.float64))
     ]
     results = check_on_ranks(cases, 4, timeout=3600)
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for name, mesh in itertools.product(names, MESHES):
         own = [result for result in results if result.case.step == name and result.case.mesh == parse_mesh(mesh)]
         ops = coverage(import_training_step(training_step(name)))
@@ -73,9 +73,9 @@ def equality(names: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def strategies(count: int) -> list[dict[str, Any]]:
+def strategies(count: int) -> Rows:
     """Interpret `count` random strategies, shared among the models of `RANDOM` and two meshes."""
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     pairs = list(itertools.product(RANDOM, ("2x2", "x=3")))
     for place, (name, mesh) in enumerate(pairs):
         drawn = RandomStrategies(name, parse_mesh(mesh))
@@ -87,9 +87,9 @@ def strategies(count: int) -> list[dict[str, Any]]:
     return rows
 
 
-def sizes(names: Sequence[str]) -> list[dict[str, Any]]:
+def sizes(names: Sequence[str]) -> Rows:
     """Plan each model at its full size in a separate process, and return a row for each."""
-    rows: list[dict[str, Any]] = []
+    rows = Rows()
     for name in names:
         with FakeTensorMode():
             parameters = sum(each.numel() for each in training_step(name).build_model().parameters())

@@ -9,7 +9,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 import torch
 import torch.cuda.nccl
@@ -54,17 +53,9 @@ class Environment:
         hosts = Counter(job.clock.everyone(socket.gethostname()))
         listed = ", ".join(f"{name} ({count})" for name, count in hosts.items())
         cores = len(os.sched_getaffinity(0))
-        return _facts(
-            "job",
-            {
-                "ranks": job.world,
-                "backend": backend_of(job.device),
-                "hosts (with ranks)": listed,
-                "cores of the first": cores,
-                "its load before": f"{os.getloadavg()[1]:.1f}",
-                "platform": platform.platform(),
-            },
-        )
+        facts = {"ranks": job.world, "backend": backend_of(job.device), "hosts (with ranks)": listed}
+        facts |= {"cores of the first": cores, "its load before": f"{os.getloadavg()[1]:.1f}"}
+        return _facts("job", facts | {"platform": platform.platform()})
 
     def _devices(self) -> Row:
         job = self._job
@@ -88,7 +79,8 @@ class Environment:
         drivers = sorted({line.partition(",")[0] for line in output.splitlines()})
         links = self._job.file("logs", "topology.txt")
         if self._job.rank == 0:
-            _write_topology(links)
+            result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
+            links.write_text(result.stdout + result.stderr)
         return _facts("driver", {"version": ", ".join(drivers), "how GPUs are linked": links})
 
     def _sum(self) -> Row:
@@ -103,9 +95,3 @@ class Environment:
 
 def _facts(case: str, facts: Mapping[str, object]) -> Row:
     return Row(case, "measured", {}, "; ".join(f"{name}: {fact}" for name, fact in facts.items()))
-
-
-def _write_topology(path: Path) -> None:
-    """Write the links between GPUs as nvidia-smi shows them."""
-    result = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60)
-    path.write_text(result.stdout + result.stderr)

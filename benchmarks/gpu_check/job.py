@@ -25,7 +25,7 @@ from shardwright.runtime.launch import process_group
 from shardwright.runtime.lifetime import die_with_parent
 from shardwright.runtime.profile.clock import Clock
 
-from .journal import journal_of
+from .results import Journal
 from .settings import Settings
 from .stages import Stage
 
@@ -98,7 +98,7 @@ class Job:
 def run(settings: Settings, stage: Stage) -> None:
     """Run the cases of a stage that its journal lacks, as one rank."""
     faulthandler.register(signal.SIGUSR1)
-    journal = journal_of(settings.out, stage.name)
+    journal = Journal.of(settings.out, stage.name)
     if settings.cpu or not torch.cuda.is_available():
         torch.set_num_threads(1)
     with _joined(settings) as device, _traced():

@@ -11,11 +11,9 @@ from _peak_memory import peak_by_allocator, peak_by_tensors
 from shardwright.lowering.capture.calling import batch_items
 
 from .job import Job
-from .plans import MeasuredPlan, PlanCase, known_cases, make_plans
 from .profiling import measured_cluster
-from .programs import executor
+from .programs import MeasuredPlan, PlanCase, executor, known_cases, make_plans, sized_step
 from .results import Figure, Row
-from .sizes import sized_step
 
 MIB = 2**20
 _KINDS = ("dp", "zero3", "tp", "searched", "recompute", "uneven dp", "2 stages, 1f1b")

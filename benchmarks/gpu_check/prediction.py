@@ -19,12 +19,9 @@ from shardwright.runtime.profile.session import ProfileRequest, profile_rank
 from shardwright.tools.ir_input import load_module
 
 from .job import Job
-from .plans import MeasuredPlan, PlanCase, known_cases, make_plans
 from .profiling import measured_cluster
-from .programs import executor, on_device
+from .programs import MeasuredPlan, PlanCase, executor, known_cases, make_plans, on_device, seconds_in_turn, sized_step
 from .results import Figure, Row
-from .sizes import sized_step
-from .timing import seconds_in_turn
 
 STAGE = "prediction"
 _KINDS = ("dp", "zero3", "tp", "searched", "micro-batches", "2 stages, 1f1b")

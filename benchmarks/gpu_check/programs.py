@@ -1,20 +1,33 @@
-"""The kinds of plans that the stages run, for any number of ranks, and their programs."""
+"""The kinds of plans that the stages run, for any number of ranks, their programs, and the sizes of measured steps."""
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from _sides import by_round
 
+from shardwright.api.calibration.op_samples import rehearsal_of, samples_of_plan
+from shardwright.api.compile import PlanOptions, compile_step
 from shardwright.api.training_step import TrainingStep
+from shardwright.ir.cluster import Cluster
 from shardwright.ir.mesh import Mesh
+from shardwright.ir.submesh import on_mesh
 from shardwright.lowering.capture.calling import Batch, batch_items
 from shardwright.lowering.codegen.load_program import load_text
+from shardwright.models.gpt2 import GPT2Config, gpt2_step
+from shardwright.models.mlp import mlp_step
 from shardwright.models.registry import MODELS
+from shardwright.models.vgg import VGG13, VGGConfig, vgg_step
 from shardwright.runtime.executor import Executor
+from shardwright.runtime.profile.rehearsal import Rehearsal
+from shardwright.runtime.profile.samples import OpSample
 from shardwright.runtime.stages import Stage
 
 from .job import Job
@@ -105,3 +118,100 @@ def on_device(job: Job, batch: Batch) -> dict[str, object]:
     """Copy the items of a batch to this rank's device, where timed steps read them."""
     items = batch_items(batch)
     return {name: item.to(job.device) if isinstance(item, torch.Tensor) else item for name, item in items.items()}
+
+
+@dataclass(frozen=True)
+class MeasuredPlan:
+    """A plan as all ranks receive it: program, `plan.json`, and ops to time; or the reason why it failed."""
+
+    program: str = ""
+    report: Mapping[str, Any] | None = None
+    samples: tuple[OpSample, ...] = ()
+    rehearsal: Rehearsal | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class PlanCase:
+    """A step of `sizes`, with a kind of plan of `programs`."""
+
+    step: str
+    form: str
+
+    def __str__(self) -> str:
+        return f"{self.step}, {self.form}"
+
+
+def known_cases(job: Job, cases: Sequence[PlanCase]) -> dict[str, PlanCase]:
+    """Return the cases that have enough ranks in this job, by name."""
+    return {str(case): case for case in cases if case.form in forms(job)}
+
+
+def make_plans(job: Job, stage: str, cases: Sequence[PlanCase], cluster: Cluster) -> list[MeasuredPlan]:
+    """Plan the cases for a cluster, each on one rank, and return all plans on all ranks."""
+    kinds, folder = forms(job), job.settings.out / "programs" / stage
+
+    def planned(case: PlanCase) -> MeasuredPlan:
+        form, name = kinds[case.form], str(case)
+        options = PlanOptions(pins=form.pins, pipeline=form.pipeline, ratios=form.ratios, keep_activations=form.keep)
+        on = cluster if form.mesh == cluster.mesh else on_mesh(cluster, form.mesh)
+        try:
+            plan = compile_step(sized_step(job, case.step), on, options, name=name.replace(", ", "_"))
+        # Any error is a failure of this plan only, and is reported with it.
+        except Exception as error:
+            return MeasuredPlan(refusal=f"{type(error).__name__}: {error}")
+        plan.save(folder / name)
+        return MeasuredPlan(plan.program, plan.report, samples_of_plan(plan.module), rehearsal_of(plan.module, name))
+
+    return job.divide([partial(planned, case) for case in cases])
+
+
+_ON_GPUS = GPT2Config(layers=8, width=1024, heads=16, vocabulary=32768, positions=512)
+_ON_CPUS = GPT2Config(layers=2, width=128, heads=4, vocabulary=512, positions=64)
+"""The numbers of heads and the widths are multiples of 2, 4 and 8, as torch's tensor parallelism requires."""
+
+
+def sized_step(job: Job, name: str) -> TrainingStep:
+    """
+    Return ``gpt2``, ``gpt2 bf16`` (in mixed precision), ``mlp`` or ``vgg`` in the job's size: at least eight sequences
+    per GPU, or eight in total on CPUs.
+    """
+    family, _, mixed = name.partition(" ")
+    gpus = job.world if job.is_cuda else 0
+    if family == "gpt2":
+        step = gpt2_step(_ON_GPUS if gpus else _ON_CPUS, batch=8 * max(gpus, 1), length=512 if gpus else 64)
+        return replace(step, precision="bf16-mixed") if mixed else step
+    if family == "mlp":
+        sizes = (4096, 8192, 8192, 8192, 1024) if gpus else (256, 512, 512, 64)
+        return mlp_step(sizes, batch=1024 * gpus if gpus else 512)
+    config = VGGConfig(convolutions=VGG13, image=64 if gpus else 32, classes=10)
+    config = config if gpus else replace(config, widths=(8, 16, 32, 32, 32), hidden=256)
+    return vgg_step(config, batch=32 * max(gpus, 1))
+
+
+BLOCK_SECONDS = 0.03
+"""Shortest seconds of a block of steps, since ranks leave a barrier up to a millisecond apart."""
+
+WARM_STEPS = 3
+
+
+def seconds_in_turn(job: Job, sides: Sequence[Callable[[], object]], rounds: int) -> list[tuple[float, ...]]:
+    """
+    Return the seconds of a step of each side on the slowest rank, by round; sides take turns in random order.
+
+    Every rank calls this with equal numbers of sides and rounds.
+    """
+    blocks: list[Callable[[], float]] = []
+    for side in sides:
+        for _ in range(WARM_STEPS):
+            side()
+        steps = max(1, math.ceil(BLOCK_SECONDS / job.clock.slowest(_timed(job, side, 2))))
+        blocks.append(partial(_timed, job, side, steps))
+    by_rank = job.clock.everyone(by_round(blocks, rounds))
+    return [tuple(max(column) for column in zip(*rows, strict=True)) for rows in zip(*by_rank, strict=True)]
+
+
+def _timed(job: Job, side: Callable[[], object], count: int) -> float:
+    """Return this rank's seconds of a step."""
+    job.clock.wait_for_all()
+    return job.clock.calls(side, count)

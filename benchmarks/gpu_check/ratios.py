@@ -16,12 +16,9 @@ from _sides import Peer, Run
 from shardwright.api.training_step import TrainingStep
 
 from .job import Job
-from .plans import MeasuredPlan, PlanCase, make_plans
 from .profiling import measured_cluster
-from .programs import executor, on_device
+from .programs import MeasuredPlan, PlanCase, executor, make_plans, on_device, seconds_in_turn, sized_step
 from .results import Figure, Row
-from .sizes import sized_step
-from .timing import seconds_in_turn
 
 ROUNDS, QUICK_ROUNDS = 40, 12
 SAME_LOSS = {None: 1e-4, "bf16-mixed": 3e-2}

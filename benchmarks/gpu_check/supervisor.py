@@ -24,8 +24,7 @@ from pathlib import Path
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.distributed_c10d import Store
 
-from .journal import journal_of
-from .results import Row, StageResult, verdict_of
+from .results import Journal, Row, StageResult, verdict_of
 from .settings import Settings
 from .stages import TOOL_FOUND_FAULTS, Check, Stage
 
@@ -89,7 +88,7 @@ class Supervisor:
         began = time.monotonic()
         if refusal := self._share(self._refusal(stage)):
             return StageResult(stage.name, stage.title, "skipped", 0.0, (), refusal)
-        journal, reason, restarts = journal_of(self._settings.out, stage.name), "", 0
+        journal, reason, restarts = Journal.of(self._settings.out, stage.name), "", 0
         if self._rank == 0:
             journal.path.unlink(missing_ok=True)
         while True:

@@ -34,15 +34,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from _figures_of_fit import mean_error, spearman
 from _outline import Outline, outline_seconds
 from _plain_plans import Workshop
-from _report import arguments, parsed, plot, plot_scatter, progress, publish
+from _report import Rows, arguments, parsed, plot_grouped, plot_scatter, progress, publish
+from _steps import planned
 from amp_plans import OVERLAPPED, Outlines, Setup, Trial, cut, degrees_of, peak_bytes, prepared, read_trials
 from amp_testbed import EXPECTED, MEMORY, Testbed, calibrated, predicted, profile_rows, testbeds, v100
-from xdsl.context import Context
 
 from shardwright.api.compile import PlanOptions
 from shardwright.ir.mesh import Mesh
-from shardwright.passes.add_cluster import add_cluster
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.step.step_view import step_functions
 
@@ -65,8 +63,6 @@ CALIBRATED = {
 """Constants of a T4 and its wires that explain the 47 runs best, as `fit` prints them."""
 
 PARTS = ("fit", "tables", "space", "plan")
-
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,23 +122,18 @@ def fit(outlines: Outlines, splits: int, runs: int | None) -> None:
     measured = [trial.seconds for trial in trials]
     whole = calibrated(made, measured)
     by_split = [_half(trials, made, seed) for seed in range(splits)]
-    summary: Rows = []
+    summary = Rows()
     for name in ("Spearman", "mean error", "chosen / best"):
         worst = min if name == "Spearman" else max
         for model in ("ours", "AMP"):
             values = [row[f"{name}, {model}"] for row in by_split]
             summary.append({"what": f"{name}, {model}", "median": statistics.median(values), "worst": worst(values)})
     publish("amp_fit", summary)
-    constants: Rows = [
-        {
-            "constant": each.name,
-            "expected": each.expected,
-            "all runs": whole[each.name],
-            "least": min(row[each.name] for row in by_split),
-            "most": max(row[each.name] for row in by_split),
-        }
-        for each in EXPECTED
-    ]
+    constants = Rows()
+    for each in EXPECTED:
+        found = [row[each.name] for row in by_split]
+        row = {"constant": each.name, "expected": each.expected, "all runs": whole[each.name]}
+        constants.append(row | {"least": min(found), "most": max(found)})
     publish("amp_fit_constants", constants)
     points = {
         "AMP's prediction": [(trial.seconds, trial.theirs) for trial in trials],
@@ -171,7 +162,7 @@ def _half(trials: Sequence[Trial], made: Sequence[tuple[Setup, Outline]], seed: 
 
 def run_rows(setting: Setting) -> Rows:
     """Return a row for each run of the tables, with simulated and measured seconds."""
-    rows: Rows = []
+    rows = Rows()
     for trial in (trial for trial in setting.trials if trial.method):
         # A turn is the time of one micro-batch in one stage of a pipeline of equal stages.
         seconds, turns = setting.simulated(trial.setup), trial.setup.parts + trial.setup.pipe - 1
@@ -245,19 +236,12 @@ def space_row(setting: Setting) -> dict[str, Any]:
     at = next(number for number, can_run in enumerate(runs) if can_run)
     ours, theirs = ordered[at], min(setting.simulated(trial.setup) for trial in setting.of("Megatron"))
     same = [trial for trial in setting.trials if _degrees(trial.setup) == _degrees(ours.setup)]
-    return {
-        "setting": setting.name,
-        "candidates": len(ordered),
-        "cannot run": ", ".join(candidate.setup.name for candidate in ordered[:at]),
-        "ours": ours.setup.name,
-        "stages begin": " ".join(map(str, ours.setup.begins)),
-        "hosts": ours.hosts,
-        "GB": peak_bytes(ours.setup) / 1e9,
-        "simulated s": ours.seconds,
-        "same degrees, measured s": min((trial.seconds for trial in same), default=""),
-        "Megatron simulated s": theirs,
-        "Megatron / ours": theirs / ours.seconds,
-    }
+    row = {"setting": setting.name, "candidates": len(ordered)}
+    row |= {"cannot run": ", ".join(candidate.setup.name for candidate in ordered[:at]), "ours": ours.setup.name}
+    row |= {"stages begin": " ".join(map(str, ours.setup.begins)), "hosts": ours.hosts}
+    row |= {"GB": peak_bytes(ours.setup) / 1e9, "simulated s": ours.seconds}
+    row |= {"same degrees, measured s": min((trial.seconds for trial in same), default="")}
+    return row | {"Megatron simulated s": theirs, "Megatron / ours": theirs / ours.seconds}
 
 
 def _degrees(setup: Setup) -> tuple[int, int, int]:
@@ -267,7 +251,7 @@ def _degrees(setup: Setup) -> tuple[int, int, int]:
 def plan_rows(setting: Setting, algorithms: Sequence[str], budget: float | None) -> Rows:
     """Return the tables' best plans and searched plans, all compiled for our runtime, on the float32 program."""
     step = prepared(setting.trials[0].setup.workload)
-    rows: Rows = []
+    rows = Rows()
     for method in ("Megatron", "AMP"):
         for trial in setting.of(method):
             shop = Workshop(step, setting.testbed.in_float32(trial.setup.mesh))
@@ -275,12 +259,9 @@ def plan_rows(setting: Setting, algorithms: Sequence[str], budget: float | None)
             row = {"setting": setting.name, "method": method, "plan": judged.name, "simulated s": judged.step or inf}
             rows.append(progress({**row, "GB": judged.peak_bytes / 1e9, "planning s": "", "why none": judged.refusal}))
     for algorithm in algorithms:
-        began, module = perf_counter(), step.decomposed.clone()
-        cluster = setting.testbed.in_float32(Mesh.of(node=4, gpu=4))
-        add_cluster(module, cluster)
+        began, cluster = perf_counter(), setting.testbed.in_float32(Mesh.of(node=4, gpu=4))
         passes = PlanOptions(algorithm=algorithm, budget=budget).passes(cluster)  # pyright: ignore[reportArgumentType]
-        run_pipeline(Context(), module, passes, verify_each=False)
-        (func,) = step_functions(module)
+        (func,) = step_functions(planned(step.decomposed, cluster, *passes))
         plan = read_plan(func)
         assert plan is not None
         (peak,) = {tried.peak_bytes for tried in plan.candidates if tried.name == plan.chosen}
@@ -295,14 +276,10 @@ def plan_rows(setting: Setting, algorithms: Sequence[str], budget: float | None)
 
 def plot_choices(rows: Sequence[Mapping[str, Any]]) -> None:
     """Plot the measured seconds of the best runs and of our choices."""
-    with plot("amp", title="AMP's tables 6 to 11: chosen runs") as axes:
-        for number, who in enumerate(("Megatron", "AMP", "ours", "of five")):
-            places = [at + 0.2 * (number - 1.5) for at in range(len(rows))]
-            label = {"ours": "our choice", "of five": "best of our five"}.get(who, f"{who}'s best")
-            axes.bar(places, [row[f"{who} s"] for row in rows], 0.2, label=label)
-        axes.set_xticks(range(len(rows)), [row["setting"] for row in rows])
-        axes.set_ylabel("measured step, s")
-        axes.legend()
+    titles = {"Megatron": "Megatron's best", "AMP": "AMP's best", "ours": "our choice", "of five": "best of our five"}
+    series = {title: [row[f"{who} s"] for row in rows] for who, title in titles.items()}
+    labels = [row["setting"] for row in rows]
+    plot_grouped("amp", labels, series, title="AMP's tables 6 to 11: chosen runs", ylabel="measured step, s")
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ from typing import Any
 
 from _outline import Outline, Stretch, outline_of
 from _plain_plans import Plain, Prepared, Workshop, divisors
+from _steps import planned as placed
+from _steps import prepared as prepared_step
 from torch import nn
-from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 
-from shardwright.api.compile import import_training_step
 from shardwright.api.training_step import TrainingStep
 from shardwright.ir.cluster import Cluster, Device, Link
 from shardwright.ir.collectives import CollectiveKind
@@ -33,11 +33,9 @@ from shardwright.ir.op_cost import OpWork
 from shardwright.models.gpt2 import GPT2Config, gpt2_step
 from shardwright.models.transformer import SelfAttention
 from shardwright.models.transgan import Growth, TransGANConfig, transgan_step
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.durations import CollectiveWork
 from shardwright.passes.analysis.memory import peak_memory
 from shardwright.passes.analysis.memory_roles import MemoryRole
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.stages.partition import partition
 from shardwright.passes.stages.stage_costs import LayerWork, StageCosts
 from shardwright.passes.step.layers import find_layers
@@ -198,8 +196,7 @@ def read_trials() -> list[Trial]:
 @lru_cache(maxsize=3)
 def prepared(workload: Workload, *, written_out: bool = False) -> Prepared:
     """Import a model at AMP's sizes, and prepare it for the passes that decide."""
-    module = import_training_step(workload.make(written_out))
-    run_pipeline(Context(), module, "prepare", verify_each=False)
+    module = prepared_step(workload.make(written_out))
     return Prepared(module, module, False, workload.batch)
 
 
@@ -287,10 +284,9 @@ def cut(setup: Setup, on: Callable[[Mesh], Cluster]) -> Setup:
     workload, pipe = setup.workload, RANKS // (setup.tensor * setup.data)
     if pipe == 1:
         return setup
-    module = prepared(workload, written_out=workload.written_out).decomposed.clone()
     cluster = on(replace(setup, begins=(0,) * pipe).mesh)
-    add_cluster(module, cluster)
-    ((view, _),) = step_views(module)
+    step = prepared(workload, written_out=workload.written_out).decomposed
+    ((view, _),) = step_views(placed(step, cluster))
     layers = find_layers(view)
     costs = StageCosts(LayerWork(view, layers), cluster, (RANKS // pipe,) * pipe, setup.parts)
     best = partition(len(layers.names), pipe, setup.parts, costs.compute, costs.communicate)

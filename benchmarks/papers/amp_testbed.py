@@ -16,6 +16,7 @@ from typing import Any
 
 from _fit_constants import Constant, fit_constants
 from _outline import Outline, outline_seconds
+from _steps import planned
 from amp_plans import GPT2_RUN, HOST, RANKS, TRANSGAN_RUN, Setup, Workload, halved, prepared
 
 from shardwright.dialects.step import BACKWARD
@@ -25,7 +26,6 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.op_cost import OpWork, op_seconds
 from shardwright.ir.op_rate import OpRate
 from shardwright.ir.topology import Host, Level, Topology
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.compute import op_work
 from shardwright.passes.stages.stage_costs import whole_signature
 from shardwright.passes.step.layers import find_layers
@@ -167,27 +167,21 @@ def profile_of(constants: Constants, *, backward: bool = False) -> list[float]:
 
 def profile_rows(of_v100: Constants) -> list[dict[str, Any]]:
     """Return a row for each profiled layer, with forward as measured and simulated, and backward as simulated."""
+    rows: list[dict[str, Any]] = []
     times = zip(PROFILED, profile_of(of_v100), profile_of(of_v100, backward=True), strict=True)
-    return [
-        {
-            "model": workload.name,
-            "layer": layer,
-            "forward ms, measured": 1e3 * measured,
-            "forward ms": 1e3 * forward,
-            "backward ms": 1e3 * backward,
-            "backward / forward": backward / forward,
-        }
-        for (workload, layer, measured), forward, backward in times
-    ]
+    for (workload, layer, measured), forward, backward in times:
+        row = {"model": workload.name, "layer": layer, "forward ms, measured": 1e3 * measured}
+        row |= {"forward ms": 1e3 * forward, "backward ms": 1e3 * backward, "backward / forward": backward / forward}
+        rows.append(row)
+    return rows
 
 
 @cache
 def _works(workload: Workload, layer: int, backward: bool) -> Mapping[OpWork, int]:
     """Return the counts of the works of one sample in a layer's forward or backward, in half precision."""
-    module = prepared(workload, written_out=workload.written_out).decomposed.clone()
     device, link = Device("any", (("float32", 1e12),), 1e12, 1e15), Link("gpu", 0.0, 1e-10)
-    add_cluster(module, Cluster("alone", Mesh.of(gpu=1), (device,), (0,), (link,)))
-    ((view, _),) = step_views(module)
+    step = prepared(workload, written_out=workload.written_out).decomposed
+    ((view, _),) = step_views(planned(step, Cluster("alone", Mesh.of(gpu=1), (device,), (0,), (link,))))
     layers, part = find_layers(view), 1 / workload.batch
     ops = [op for op in view.ops if layers.of.get(op) == layer and not is_update(op)]
     ops = [op for op in ops if (BACKWARD in op.attributes) == backward]

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 from gpu_check.equality import EVERY, MARGIN, QUICK, judged, listed
-from gpu_check.journal import Journal
 from gpu_check.programs import FAMILIES, forms
 from gpu_check.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, markdown, page, read_status, write
-from gpu_check.results import Row, StageResult, Verdict, exit_status, verdict_of
+from gpu_check.results import Journal, Row, StageResult, Verdict, exit_status, verdict_of
 from gpu_check.settings import Settings, parse
 from gpu_check.stages import STAGES
 from gpu_check.supervisor import Ended, cause
