@@ -1,11 +1,11 @@
 """
 Measure how long the simulation of one planned step takes: GPTs on 8 and on 1,024 devices.
 
-    python benchmarks/simulation.py [--repeat N] [--every-rank] [--plans FOLDER] [CASE ...]
+    python benchmarks/simulation.py [--repeat N] [--plans FOLDER] [CASE ...]
 
 The times exclude capture, planning and parsing; plans are kept in FOLDER and reused. Parameters are spread over all
-devices (ZeRO-3), so that there is much communication. `--every-rank` simulates each rank by itself instead of one rank
-of each class of equal ranks. `again` simulates the same module once more, as at the points of a sweep.
+devices (ZeRO-3), so that there is much communication. `again` simulates the same module once
+more, as at the points of a sweep.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ def plan_of(name: str, folder: Path) -> ModuleOp:
     return load_module(str(path))
 
 
-def measure(name: str, repeat: int, plans: Path, *, every_rank: bool) -> dict[str, Any]:
+def measure(name: str, repeat: int, plans: Path) -> dict[str, Any]:
     """Simulate a case several times; the first simulation has empty caches."""
     module = plan_of(name, plans)
     seconds, result = list[float](), None
     for _ in range(1 + repeat):
         gc.collect()
         start = perf_counter()
-        (result,) = simulate_module(module, every_rank=every_rank)
+        (result,) = simulate_module(module)
         seconds.append(perf_counter() - start)
     first, *again = seconds
     assert result is not None
@@ -89,11 +89,10 @@ def main() -> None:
     """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--every-rank", action="store_true")
     parser.add_argument("--plans", type=Path, default=RESULTS / "plans")
     parser.add_argument("cases", nargs="*", default=list(CASES))
     options = parsed(parser, repeat=1, cases=list(CASES)[:1])
-    rows = [measure(name, options.repeat, options.plans, every_rank=options.every_rank) for name in options.cases]
+    rows = [measure(name, options.repeat, options.plans) for name in options.cases]
     publish("simulation", rows)
     heights = {"first time": [row["simulation s (first)"] for row in rows]}
     labels = [row["case"].replace(", ", "\n") for row in rows]

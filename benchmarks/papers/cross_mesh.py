@@ -2,7 +2,7 @@
 Compare transfers between meshes with the NIC bound, in the cases of "On Optimizing the Communication of Model
 Parallelism" (Zhuang et al., MLSys 2023) and in random uneven cases.
 
-    python benchmarks/papers/cross_mesh.py [--random N] [--data DIR]
+    python benchmarks/papers/cross_mesh.py [--random N]
     python benchmarks/papers/cross_mesh.py --figures [N ...] [--micro-batches N] [--rates R ...] [--models NAME ...]
     python benchmarks/papers/cross_mesh.py --schedules [--models NAME ...] [--micro-batches N ...] [--rates R ...]
 
@@ -15,17 +15,15 @@ from one GPU to G GPUs on each of H hosts) and random cases.
 The paper shows its measurements only as plots (Figures 5, 6 and 8), so the tables compare our results with its text:
 section 3.1 has the times of one slice to A hosts of B receivers (AB for send/recv, A with local all-gathers, and 2 with
 global all-gathers), and section 5.1.2 has speed-ups over Alpa, which is here the better of the all-gathers in greedy
-order. Another table has Table 1, the memory of a layer of GPT-3 on one of eight GPUs, counted in the IR. `--data` adds
-the bounds of DIR/cross_mesh_cases.json.
+order. Another table has Table 1, the memory of a layer of GPT-3 on one of eight GPUs, counted in the IR.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from random import Random
@@ -84,15 +82,13 @@ def _random_sharding(random: Random, mesh: Mesh, shape: Sequence[int]) -> Shardi
     return Sharding(tuple(dims))
 
 
-def order_rows(known: Mapping[str, Any]) -> Rows:
+def order_rows() -> Rows:
     """Return a row for each case of the paper, with the results of each order of broadcasts."""
     rows = Rows()
     for case in paper_cases():
         least = bound(case)
         tried = {order: outcome(case, "broadcast", order) for order in ORDERS}
         row: dict[str, Any] = {"case": case.name, "slices": len(case.units()), "bound s": least}
-        if known:
-            row["bound of the data s"] = known.get(case.name, {}).get("nic_lower_bound_s")
         row |= {order: result.seconds / least for order, result in tried.items()}
         row |= {f"planning {order} s": tried[order].planning for order in ("best", "exact")}
         rows.append(row)
@@ -168,7 +164,6 @@ def main() -> None:
     """Print the tables, and write JSON files and a plot."""
     parser = arguments(__doc__)
     parser.add_argument("--random", type=int, default=200)
-    parser.add_argument("--data", type=Path)
     parser.add_argument("--figures", type=int, nargs="*", help="only redraw these of Figures 5 to 9, or all of them")
     parser.add_argument("--schedules", action="store_true", help="only compare schedules (cross_mesh_schedules.py)")
     parser.add_argument("--models", nargs="+", default=[], metavar="NAME", help="models of --schedules (default: all)")
@@ -183,11 +178,10 @@ def main() -> None:
         figures = import_module("cross_mesh_figures")
         figures.publish_figures(options.micro_batches[0], options.rates, options.models, numbers)
         return
-    known = json.loads((options.data / "cross_mesh_cases.json").read_text())["cases"] if options.data else {}
     # Import the exact solver first: its import takes half a second or more, which would count as planning.
     import_module("ortools.sat.python.cp_model")
     publish("cross_mesh_table_1", table_1())
-    publish("cross_mesh_orders", order_rows(known))
+    publish("cross_mesh_orders", order_rows())
     publish("cross_mesh_methods", method_rows())
     if options.random:
         rows = random_rows(options.random)

@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import hap_plans
 from _plain_plans import Judged, Prepared, need_of, step_seconds
 from _random_pairs import random_cluster
 from _report import (
@@ -43,26 +44,6 @@ from _report import (
     publish_sections,
 )
 from _steps import after, planned, prepared
-from hap_plans import (
-    BERT,
-    HOSTS,
-    MODELS,
-    TURNS,
-    VIT,
-    all_ways,
-    auto,
-    baselines,
-    by_speed,
-    fixed,
-    four_a100,
-    haps,
-    imported,
-    in_a_row,
-    judge,
-    machines,
-    moe,
-    two_kinds,
-)
 
 from shardwright.ir.cluster_file import parse_cluster
 from shardwright.ir.collective_cost import Method
@@ -86,7 +67,7 @@ HAPS_SPACE: Mapping[str, Any] = {"stages": 1, "micro_batches": 1, "duplex": "no"
 TOLERANCE = 1e-6
 """Relative tolerance of equal steps."""
 
-EVERY, P100 = tuple(range(HOSTS)), (2, 3, 4, 5)
+EVERY, P100 = tuple(range(hap_plans.HOSTS)), (2, 3, 4, 5)
 """All hosts, and the hosts of figure 14: four machines of P100."""
 
 MOST_DEVICES = 8
@@ -114,19 +95,19 @@ def _best(plans: Mapping[str, Judged], names: Sequence[str]) -> tuple[float, str
 
 def shares(options: Namespace) -> Rows:
     """Return figure 2: two layers with split weights, with equal shares, shares by speed, and solved shares."""
-    cluster, rows = two_kinds(Mesh.of(gpu=4)), Rows()
+    cluster, rows = hap_plans.two_kinds(Mesh.of(gpu=4)), Rows()
     for width in options.widths:
-        config = replace(BERT, layers=2, width=width, heads=width // 64, vocabulary=1024)
+        config = replace(hap_plans.BERT, layers=2, width=width, heads=width // 64, vocabulary=1024)
         step = prepared(bert_step(config, batch=64, length=128))
         rows.append({"width": width})
-        for way, passes in {"EV": (), "CP": (by_speed(cluster),), "solved": ("balance-ratios",)}.items():
-            rows[-1][f"{way} ms"] = _ms(judge(step, cluster, way, fixed("tp"), *passes, "program"))
+        for way, passes in {"EV": (), "CP": (hap_plans.by_speed(cluster),), "solved": ("balance-ratios",)}.items():
+            rows[-1][f"{way} ms"] = _ms(hap_plans.judge(step, cluster, way, hap_plans.fixed("tp"), *passes, "program"))
     return rows
 
 
 def gathers(_: Namespace) -> Rows:
     """Return figure 4: bytes/s of both ways to gather 4 MB on four A100, by the share of the first device."""
-    cluster, rows, size = four_a100(), Rows(), 2**20
+    cluster, rows, size = hap_plans.four_a100(), Rows(), 2**20
     methods: tuple[Method, ...] = ("padded", "grouped_broadcast")
     for percent in range(25, 96, 5):
         first = size * percent // 100
@@ -143,9 +124,9 @@ def compared(options: Namespace, hosts: tuple[int, ...], says: Mapping[str, str]
     """Return the steps of models by all ways, with the statements in the paper's text."""
     rows = Rows()
     for model, gpus in itertools.product(options.models, options.gpus):
-        if gpus > HOSTS * len(hosts):
+        if gpus > hap_plans.HOSTS * len(hosts):
             continue
-        plans = all_ways(model, gpus, hosts)
+        plans = hap_plans.all_ways(model, gpus, hosts)
         baseline, name = _best(plans, [way for way in plans if way not in ("HAP", "auto")])
         row = {"model": model, "GPUs": gpus, **{f"{way} ms": _ms(plan) for way, plan in plans.items()}}
         row |= {"best baseline": name}
@@ -157,10 +138,10 @@ def compared(options: Namespace, hosts: tuple[int, ...], says: Mapping[str, str]
 def overlap(options: Namespace) -> Rows:
     """Return the steps of DP-CP and of HAP's plan with and without overlap, and the times of the busiest GPU."""
     gpus, rows = options.gpus[-1], Rows()
-    cluster = in_a_row(machines(gpus))
-    ways = {"DP-CP": (fixed("dp"), by_speed(cluster)), "HAP": (TURNS,)}
+    cluster = hap_plans.in_a_row(hap_plans.machines(gpus))
+    ways = {"DP-CP": (hap_plans.fixed("dp"), hap_plans.by_speed(cluster)), "HAP": (hap_plans.TURNS,)}
     for model, (way, passes), program in itertools.product(options.models, ways.items(), ("program", BLOCKING)):
-        simulated = simulate_module(planned(imported(model, gpus), cluster, *passes, program))[0]
+        simulated = simulate_module(planned(hap_plans.imported(model, gpus), cluster, *passes, program))[0]
         busiest = overlaps(simulated, simulated.busiest(None).number)[ALL, ALL]
         row = {"model": model, "way": way, "overlapped": str(program != BLOCKING), "step ms": 1e3 * simulated.seconds}
         rows.append(row | {"compute ms": 1e3 * busiest.compute, "sent ms": 1e3 * busiest.communication})
@@ -170,11 +151,18 @@ def overlap(options: Namespace) -> Rows:
 def ablation(options: Namespace) -> Rows:
     """Return figure 15: throughput relative to DP-EV as the parts of HAP are added one after the other."""
     gpus, rows = options.gpus[-1], Rows()
-    ways = {"DP-EV": (fixed("dp"), PADDED), "+ Q": (ASTAR, PADDED), "+ B": (TURNS, PADDED), "+ C": (TURNS, "program")}
+    ways = {
+        "DP-EV": (hap_plans.fixed("dp"), PADDED),
+        "+ Q": (ASTAR, PADDED),
+        "+ B": (hap_plans.TURNS, PADDED),
+        "+ C": (hap_plans.TURNS, "program"),
+    }
     for model in options.models:
-        cluster = in_a_row(machines(gpus))
-        plans = {way: judge(imported(model, gpus), cluster, way, *passes) for way, passes in ways.items()}
-        plans["auto"] = all_ways(model, gpus)["auto"]
+        cluster = hap_plans.in_a_row(hap_plans.machines(gpus))
+        plans = {
+            way: hap_plans.judge(hap_plans.imported(model, gpus), cluster, way, *passes) for way, passes in ways.items()
+        }
+        plans["auto"] = hap_plans.all_ways(model, gpus)["auto"]
         steps = {way: plan.step for way, plan in plans.items() if plan.step is not None}
         row = {"model": model, "GPUs": gpus, **{way: steps["DP-EV"] / step for way, step in steps.items()}}
         rows.append(row | {"DP-EV fits": str(plans["DP-EV"].counts)})
@@ -185,7 +173,7 @@ def concurrent(options: Namespace) -> Rows:
     """Return figure 16: throughput of all 64 GPUs, relative to two models trained at once on equal GPUs."""
     rows, parts = Rows(), ((64, EVERY), (16, EVERY[:2]), (48, EVERY[2:]))
     for model in options.models:
-        every, row = [all_ways(model, *part) for part in parts], {"model": model}
+        every, row = [hap_plans.all_ways(model, *part) for part in parts], {"model": model}
         for way in ("HAP", "auto"):
             alone, fast, slow = (_best(plans, [way])[0] for plans in every)
             row[f"{way} over concurrent"] = 64 / alone / (16 / fast + 48 / slow)
@@ -195,25 +183,25 @@ def concurrent(options: Namespace) -> Rows:
 
 def experts(options: Namespace) -> Rows:
     """Return figure 17: half of BERT-MoE's layers, with 16 sequences per expert, on two A100 and two P100."""
-    cluster, rows = two_kinds(), Rows()
+    cluster, rows = hap_plans.two_kinds(), Rows()
     for count in options.experts:
         padded = -(-count // 4) * 4
         # The room of an expert stays the same; padding adds experts that compute empty rooms.
-        even = prepared(moe(padded, 16 * count, 4, 1.25 * padded / count))
-        step = prepared(moe(count, 16 * count, 4)) if padded != count else even
-        deepspeed = baselines(even, cluster, has_experts=True)["DeepSpeed"]
+        even = prepared(hap_plans.moe(padded, 16 * count, 4, 1.25 * padded / count))
+        step = prepared(hap_plans.moe(count, 16 * count, 4)) if padded != count else even
+        deepspeed = hap_plans.baselines(even, cluster, has_experts=True)["DeepSpeed"]
         row = {"experts": count, "padded to": padded, "DeepSpeed ms": _ms(deepspeed)}
-        row |= {"HAP ms": _ms(haps(step, cluster)), "auto ms": _ms(ours := auto(step, cluster))}
+        row |= {"HAP ms": _ms(hap_plans.haps(step, cluster)), "auto ms": _ms(ours := hap_plans.auto(step, cluster))}
         rows.append(progress({**row, "plan": ours.name}))
     return rows
 
 
 def accuracy(options: Namespace) -> Rows:
     """Return figure 18: HAP's cost and the simulated step of variants of BERT-Base on 8 GPUs."""
-    cluster, rows = machines(8), Rows()
+    cluster, rows = hap_plans.machines(8), Rows()
     for count, width, length in itertools.product(options.layers[:2], (384, 768, 1152), (64, 128)):
-        config = replace(BERT, layers=count, width=width)
-        module = planned(prepared(bert_step(config, batch=512, length=length)), cluster, TURNS)
+        config = replace(hap_plans.BERT, layers=count, width=width)
+        module = planned(prepared(bert_step(config, batch=512, length=length)), cluster, hap_plans.TURNS)
         row = {"layers": count, "width": width, "tokens": length, "HAP's cost ms": 1e3 * predicted_seconds(module)}
         rows.append(progress({**row, "simulated ms": 1e3 * step_seconds(after(module, "program"))}))
     r = statistics.correlation(*columns_of(rows, "HAP's cost ms", "simulated ms").values())
@@ -225,11 +213,11 @@ def depth(options: Namespace) -> Rows:
     """Return figure 19: seconds of the search by the number of layers of ViT, on 8 GPUs."""
     rows = Rows()
     for count in options.layers:
-        step = prepared(vit_step(replace(VIT, layers=count), batch=512))
+        step = prepared(vit_step(replace(hap_plans.VIT, layers=count), batch=512))
         row: dict[str, Any] = {"layers": count}
         for name, passes in {"A* s": ASTAR, "eliminate s": "search-strategy"}.items():
             began = perf_counter()
-            planned(step, machines(8), passes)
+            planned(step, hap_plans.machines(8), passes)
             row[name] = perf_counter() - began
         rows.append(progress(row))
     return rows
@@ -243,7 +231,7 @@ def turns(options: Namespace) -> Rows:
         cluster = parse_cluster(random_cluster(number := next(numbers), need), f"random-{number}")
         if len(cluster.kinds_used) == 1 or cluster.mesh.device_count > MOST_DEVICES:
             continue
-        theirs, ours = haps(step, cluster), auto(step, in_a_row(cluster), **HAPS_SPACE)
+        theirs, ours = hap_plans.haps(step, cluster), hap_plans.auto(step, hap_plans.in_a_row(cluster), **HAPS_SPACE)
         row = {"cluster": number, "devices": cluster.mesh.device_count, "kinds": len(cluster.kinds_used)}
         ratio = theirs.step / ours.step if theirs.step and ours.step and theirs.counts and ours.counts else ""
         rows.append(progress({**row, "HAP ms": _ms(theirs), "search-plan ms": _ms(ours), "HAP over ours": ratio}))
@@ -317,7 +305,7 @@ def main() -> None:
     parser = arguments(__doc__)
     widths = (256, 1024, 2048, 3072, 4096, 6144)
     parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=tuple(SECTIONS))
-    parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=tuple(MODELS))
+    parser.add_argument("--models", nargs="+", choices=tuple(hap_plans.MODELS), default=tuple(hap_plans.MODELS))
     parser.add_argument("--gpus", nargs="+", type=int, default=(8, 16, 32, 64), help="numbers of GPUs (%(default)s)")
     parser.add_argument("--widths", nargs="+", type=int, default=widths, help="of figure 2")
     parser.add_argument("--experts", nargs="+", type=int, default=(4, 5, 6, 7, 8, 9, 10, 12), help="of figure 17")
