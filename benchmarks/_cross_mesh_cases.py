@@ -194,27 +194,18 @@ def bound(case: Case) -> float:
     return least_nic_time(case.units(), case.sites) * BYTES / nic.bandwidth
 
 
-@dataclass(frozen=True)
-class Alpa:
+def as_alpa(case: Case) -> tuple[float, float]:
     """
-    Seconds of a case as Alpa runs it: sends of the pieces of a slice, and then an all-gather of the receivers.
+    Return the seconds of a case as Alpa runs it: sends of the pieces of a slice, and then an all-gather of the
+    receivers.
 
-    Args:
-        in_order: every GPU runs its sends and all-gathers in the order of the slices.
-        one_by_one: a slice starts when the slice before it is complete, so that only one slice uses the network.
+    All-gathers are of the faster kind, and senders are chosen by their load. First, every GPU runs its sends and
+    all-gathers in the order of the slices; second, a slice starts when the slice before it is complete.
     """
-
-    in_order: float
-    one_by_one: float
+    return min(_as_alpa(case, crosses=crosses) for crosses in (False, True))
 
 
-def as_alpa(case: Case) -> Alpa:
-    """Return the seconds of a case with the faster kind of all-gather, with senders chosen by their load."""
-    runs = [_as_alpa(case, crosses=crosses) for crosses in (False, True)]
-    return min(runs, key=lambda run: run.in_order)
-
-
-def _as_alpa(case: Case, *, crosses: bool) -> Alpa:
+def _as_alpa(case: Case, *, crosses: bool) -> tuple[float, float]:
     """Return the seconds of a case with all-gathers inside of hosts, or of all receivers (`crosses`)."""
     topology, hosts = case.cluster().topology, case.sites.hosts
     assert topology is not None
@@ -235,4 +226,4 @@ def _as_alpa(case: Case, *, crosses: bool) -> Alpa:
         start = max(free[port] for port in (*sending, *receiving))
         free |= dict.fromkeys(sending, start + send) | dict.fromkeys(receiving, start + send + gather)
         total += send + gather
-    return Alpa(max(free.values()), total)
+    return max(free.values()), total

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from shardwright.runtime.executor import Executor
+
+KEPT = ("param", "buffer", "state", "step_count", "constant")
+"""Roles of the values that a rank keeps between steps."""
 
 
 class MemoryMeter(TorchDispatchMode):
@@ -63,3 +69,29 @@ class MemoryMeter(TorchDispatchMode):
 
     def _gone(self, key: int) -> None:
         self.bytes -= self._known.pop(key)
+
+
+def peak_by_tensors(executor: Executor, batch: dict[str, Any]) -> tuple[int, str]:
+    """Run a step, and return the peak bytes of its tensors and the operation that caused the peak."""
+    kept = [executor.local(value) for value in executor.plan.inputs if value.role in KEPT]
+    tensors = [item for item in batch.values() if isinstance(item, torch.Tensor)]
+    lent = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    parts = [executor._batch_part(value, batch) for value in executor.plan.inputs if value.role == "batch"]
+    # Parts of a batch that are views are copied: a data loader would give each rank its own memory.
+    own = [part.clone() for part in parts if part.untyped_storage().data_ptr() in lent]
+    meter = MemoryMeter([*kept, *own], tensors)
+    with meter:
+        executor.step(batch)
+    return meter.peak, meter.peak_op
+
+
+def peak_by_allocator(executor: Executor, batch: dict[str, Any], before: int) -> int:
+    """
+    Run a step and return its peak bytes by torch's CUDA allocator, without the bytes that were allocated `before`.
+    """
+    device = executor.comm.device
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    executor.step(batch)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from _plain_plans import pins_of
@@ -105,9 +105,9 @@ def mesh_of(group: Group, form: str) -> str:
     return FORMS[form].mesh or group.mesh or f"gpu={group.ranks}"
 
 
-def meshes(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield each mesh that a plan of the groups needs, once."""
-    yield from dict.fromkeys(mesh_of(group, form) for group in groups for form in group.forms)
+def meshes(groups: Sequence[Group]) -> list[str]:
+    """Return each mesh that a plan of the groups needs, once."""
+    return list(dict.fromkeys(mesh_of(group, form) for group in groups for form in group.forms))
 
 
 def plan(step: TrainingStep, form: str, cluster: Cluster, keep: float | None = None) -> CompiledStep:

@@ -33,6 +33,11 @@ class Lambda(nn.Module):
         return self.function(x, **self.parts)
 
 
+def _either(is_first: bool, function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a function of [batch, time, width], from one that may take time first."""
+    return function if is_first else lambda x, **parts: function(x.transpose(0, 1), **parts).transpose(0, 1)
+
+
 def _residual(function: Callable[..., torch.Tensor], width: int, **modules: nn.Module) -> nn.Module:
     """Return the module x + function(norm(x))."""
     return Lambda(lambda x, norm, **parts: x + function(norm(x), **parts), norm=nn.LayerNorm(width), **modules)
@@ -45,13 +50,11 @@ def _multihead(generator: random.Random, width: int, heads: int) -> nn.Module:
     attention = nn.MultiheadAttention(width, heads, batch_first=is_first, dropout=dropout)
 
     def run(x: torch.Tensor, attention: nn.Module) -> torch.Tensor:
-        x = x if is_first else x.transpose(0, 1)
         length = x.shape[1 if is_first else 0]
         mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1) if masked else None
-        y = attention(x, x, x, need_weights=weights, attn_mask=mask)[0]
-        return y if is_first else y.transpose(0, 1)
+        return attention(x, x, x, need_weights=weights, attn_mask=mask)[0]
 
-    return _residual(run, width, attention=attention)
+    return _residual(_either(is_first, run), width, attention=attention)
 
 
 def _cross(generator: random.Random, width: int, heads: int) -> nn.Module:
@@ -60,12 +63,10 @@ def _cross(generator: random.Random, width: int, heads: int) -> nn.Module:
     attention = nn.MultiheadAttention(width, heads, batch_first=is_first)
 
     def run(x: torch.Tensor, attention: nn.Module, other: nn.Module) -> torch.Tensor:
-        x = x if is_first else x.transpose(0, 1)
         memory = other(x)
-        y = attention(x, memory, memory, need_weights=False)[0]
-        return y if is_first else y.transpose(0, 1)
+        return attention(x, memory, memory, need_weights=False)[0]
 
-    return _residual(run, width, attention=attention, other=nn.Linear(width, width))
+    return _residual(_either(is_first, run), width, attention=attention, other=nn.Linear(width, width))
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spelling: str) -> torch.Tensor:
@@ -109,7 +110,6 @@ def _unpacked(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 def _einsum(generator: random.Random, width: int, heads: int) -> nn.Module:
     """Return attention written as einsums."""
-    del generator
 
     def run(x: torch.Tensor, q: nn.Module, k: nn.Module, v: nn.Module) -> torch.Tensor:
         projected = (part(x).view(*x.shape[:2], heads, -1) for part in (q, k, v))
@@ -122,7 +122,6 @@ def _einsum(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 def _time_major(generator: random.Random, width: int, heads: int) -> nn.Module:
     """Return a network on [time * batch, width]."""
-    del heads
     dropout = generator.choice((0.0, 0.2))
 
     def run(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
@@ -142,16 +141,13 @@ def _encoder(generator: random.Random, width: int, heads: int) -> nn.Module:
     layer = kind(width, heads, 2 * width, dropout, batch_first=is_first, norm_first=norm_first)
 
     def run(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
-        x = x if is_first else x.transpose(0, 1)
-        y = layer(x, x) if decodes else layer(x)
-        return y if is_first else y.transpose(0, 1)
+        return layer(x, x) if decodes else layer(x)
 
-    return Lambda(run, layer=layer)
+    return Lambda(_either(is_first, run), layer=layer)
 
 
 def _two_views(generator: random.Random, width: int, heads: int) -> nn.Module:
     """Return a network that runs once on two or three concatenated versions of the batch."""
-    del heads
     count, how = generator.choice((2, 2, 3)), generator.randrange(3)
 
     def run(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
@@ -168,7 +164,6 @@ def _two_views(generator: random.Random, width: int, heads: int) -> nn.Module:
 
 def _convolved(generator: random.Random, width: int, heads: int) -> nn.Module:
     """Return a convolution over time, or over the width of each time step with time merged into the batch."""
-    del heads
     if generator.random() < 0.5:
         convolution = nn.Conv1d(width, width, 3, padding=1, groups=generator.choice((1, 2)))
         return _residual(lambda x, conv: conv(x.transpose(1, 2)).transpose(1, 2), width, conv=convolution)
@@ -197,19 +192,16 @@ def _mixed(generator: random.Random, width: int, heads: int) -> nn.Module:
         y = _attend(windows, windows, windows, "plain").view(-1, b, 2, c).permute(1, 0, 2, 3)
         return net(y.reshape(b, -1, c)[:, :t])
 
-    del heads
     return _residual(run, width, net=nn.Linear(width, width))
 
 
 def _batch_norm(generator: random.Random, width: int, heads: int) -> nn.Module:
     """Return a batch-norm, whose statistics need all rows."""
-    del generator, heads
     return Lambda(lambda x, norm: norm(x.transpose(1, 2)).transpose(1, 2), norm=nn.BatchNorm1d(width))
 
 
 def _among_rows(generator: random.Random, width: int, heads: int) -> nn.Module:
     """Return attention over the rows of the batch."""
-    del generator, heads
 
     def run(x: torch.Tensor, net: nn.Module) -> torch.Tensor:
         rows = x.transpose(0, 1)

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from _dtypes import is_mixed
 from _report import arguments, parsed, publish, quiet
+from huggingface import is_mixed
 from time_cuts import FORMS
 
 from shardwright.api.checking.cases import imported, plan_case
@@ -44,7 +44,6 @@ def outcome(name: str, form: str, *, check: bool) -> str:
 
 
 def main() -> None:
-    """Print the table, and write it as JSON."""
     parser = arguments(__doc__)
     parser.add_argument("names", nargs="*", help="names of models (default: all)")
     parser.add_argument("--huggingface", action="store_true", help="check the tiny configs of Hugging Face models")

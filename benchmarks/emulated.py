@@ -267,7 +267,6 @@ def simulate_parts(rate: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")

@@ -67,7 +67,6 @@ def measure(rate: str, pairs: int, sizes: Sequence[int]) -> Rows:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--rate", default="200mbit", help="sending rate of a host, e.g. 200mbit")

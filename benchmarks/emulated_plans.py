@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -149,10 +148,12 @@ def compare(case: Case, device: Device, pairs: int) -> tuple[Rows, dict[str, Any
     path.write_text(cluster_toml(cluster))
     plans = planned(case, cluster)
     plans = [replace(plans[0], name=CONTROL), *plans]
-    begun, busy, own = time.perf_counter(), busy_seconds(), _seconds_of_children()
+    begun, busy, own = time.perf_counter(), busy_seconds(), os.times()
     rounds = _launch(case, programs=[(plan.name, plan.program) for plan in plans], pairs=pairs)
     wall, busy = time.perf_counter() - begun, busy_seconds() - busy
-    others = (busy - _seconds_of_children() + own) / wall
+    used = os.times()
+    own_seconds = used.children_user - own.children_user + used.children_system - own.children_system
+    others = (busy - own_seconds) / wall
     taken = list(zip(*rounds, strict=True))
     rows = Rows()
     for plan, seconds in zip(plans, taken, strict=True):
@@ -164,11 +165,6 @@ def compare(case: Case, device: Device, pairs: int) -> tuple[Rows, dict[str, Any
         gain = next((row["ratio"] for row in rows if row["plan"] == "dp"), 1.0)
         verdict |= {"gain": gain, "of most": gain / case.most_gain}
     return rows, progress(verdict)
-
-
-def _seconds_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _verdict(rows: Rows) -> dict[str, Any]:
@@ -198,7 +194,6 @@ def _after_measuring(plans: Sequence[Planned], taken: Sequence[Sequence[float]])
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and plot."""
     parser = arguments(__doc__)
     names = [case.name for case in (*CASES, *SLOW_RANK)]
     parser.add_argument("--pairs", type=int, default=7, help="number of steps of each program of a case")

@@ -149,7 +149,6 @@ def measure(rate: str, rounds: int, mib: float, names: Sequence[str]) -> Rows:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--rate", default="100mbit", help="rate at which a host sends and receives: 100mbit")

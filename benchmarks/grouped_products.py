@@ -74,7 +74,6 @@ def compare(width: int, ranks: int, turns: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table, and write a JSON file."""
     parser = arguments(__doc__)
     parser.add_argument("--widths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])

@@ -18,12 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from _dtypes import is_mixed
 from _report import ROOT, Rows, arguments, parsed, progress, publish, write_between
 from split_cluster import split_cluster
+from xdsl.dialects.builtin import Float32Type, ModuleOp, TensorType
 
 from shardwright.api.checking.cases import CheckCase, CheckResult, imported
 from shardwright.api.checking.check import check_on_ranks
+from shardwright.dialects.aten import AtenOp, OpaqueOp
 from shardwright.ir.mesh import parse_mesh
 from shardwright.models.hf.tiny import TINY
 from shardwright.passes.analysis.coverage import coverage
@@ -32,6 +33,13 @@ MESHES = ("4", "2x2")
 WITH_DROPOUT = ("bert", "gpt2", "vit")
 DOCS = ROOT / "docs" / "huggingface.md"
 BEGIN, END = "<!-- table: python benchmarks/huggingface.py --docs -->", "<!-- end of table -->"
+
+
+def is_mixed(doubled: ModuleOp) -> bool:
+    """Return whether a step that is imported in float64 computes float32 values, as many do in their loss or norms."""
+    results = (value for op in doubled.walk() if isinstance(op, AtenOp | OpaqueOp) for value in op.results)
+    used = (value.type for value in results if value.first_use is not None)
+    return any(isinstance(type, TensorType) and type.element_type == Float32Type() for type in used)
 
 
 def case_of(name: str, mesh: str, dtype: torch.dtype, optimizer: str) -> CheckCase:

@@ -42,7 +42,6 @@ print(json.dumps({"ops": sum(1 for _ in module.walk()), "MB of text": len(text) 
 
 
 def main() -> None:
-    """Print the table of the best runs, and write a JSON file."""
     parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("steps", nargs="*", default=["gpt2-48", "hf:gpt2?num_hidden_layers=48&dropout=0"])

@@ -63,7 +63,6 @@ def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, An
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--ranks", type=int, default=4)

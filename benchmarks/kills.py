@@ -261,7 +261,6 @@ def _whole_run(folder: Path, ranks: int) -> dict[int, float]:
 
 
 def main() -> None:
-    """Print the table, and write it as JSON."""
     parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from _peak_memory import peak_by_tensors
+from _memory_meter import peak_by_tensors
 from _prediction_cases import FORMS, plan
 from _prediction_steps import STEPS
 from _report import Rows, arguments, parsed, plot, publish
@@ -128,7 +128,6 @@ def plot_peaks(table: Rows) -> None:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", metavar="PLAN")
     options = parsed(parser, only=[CASES[0].name])

@@ -25,7 +25,6 @@ KINDS = ("exchanged", "without", "dropped", "changed", "removed", "everywhere", 
 
 
 def main() -> None:
-    """Print the table, and write it with the names of missed and of true mutants."""
     parser = arguments(__doc__)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops")
     wanted = parsed(parser, wanted=["relu"]).wanted

@@ -256,7 +256,6 @@ def scatter(tables: Sequence[Table], split: Split) -> None:
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and a plot."""
     parser = arguments(__doc__)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--splits", type=int, default=20)

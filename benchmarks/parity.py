@@ -105,7 +105,6 @@ def compare_compiled(step: str, cluster: Cluster, peer: str, pairs: int) -> dict
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--pairs", type=int, help="number of steps of each side (120, or 40 with --compiled)")

@@ -226,7 +226,6 @@ def plot_steps(table: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", metavar="STEP@CLUSTER")
     parser.add_argument("--wall", action="store_true", help="make plans by the command and measure its wall time")

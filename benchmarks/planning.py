@@ -29,7 +29,6 @@ print(json.dumps({**plan.report, "lines": lines, "wall": time.perf_counter() - s
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--cluster", default="h100-8x8")

@@ -66,7 +66,6 @@ def rows_of(program: str, measured: Sequence[float], predicted: dict[str, dict[s
 
 
 def main() -> None:
-    """Print the table of one plan."""
     parser = arguments(__doc__)
     names = [group.name for group in GROUPS]
     parser.add_argument("group", nargs="?", default="gpt2-small x4", choices=names, metavar="GROUP")

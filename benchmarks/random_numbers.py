@@ -110,7 +110,6 @@ def measure_training() -> None:
 
 
 def main() -> None:
-    """Print the tables, and write JSON files."""
     parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--training", action="store_true")

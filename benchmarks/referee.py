@@ -273,7 +273,6 @@ def _lines(rows: Rows, across: str, up: str) -> Iterator[tuple[str, list[tuple[f
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and plots."""
     parser = arguments(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--settings", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))

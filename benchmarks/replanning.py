@@ -86,7 +86,6 @@ def row_of(pair: str, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table, and write a JSON file."""
     parser = arguments(__doc__)
     parser.add_argument("--step", default="gpt2-small")
     parser.add_argument("--budget", type=float, default=10.0)

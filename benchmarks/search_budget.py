@@ -92,7 +92,6 @@ def plot_curves(rows: Rows) -> None:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--budget", type=float, help="time limit per case (default: none)")
     parser.add_argument("cases", nargs="*", metavar="STEP@CLUSTER", default=CASES)

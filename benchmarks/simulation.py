@@ -86,7 +86,6 @@ def measure(name: str, repeat: int, plans: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--plans", type=Path, default=RESULTS / "plans")

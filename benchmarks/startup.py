@@ -41,7 +41,6 @@ def seconds(tool: str, *words: str) -> float:
 
 
 def main() -> None:
-    """Print the table, and write JSON file and plot."""
     parser = arguments(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     options = parsed(parser, runs=1)

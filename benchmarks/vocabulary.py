@@ -46,7 +46,6 @@ def figures(plan: CompiledStep) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table, and write a JSON file."""
     parser = arguments(__doc__)
     parser.add_argument("--tokens", nargs="+", choices=_STEPS, default=list(_STEPS), help="batches, as rows x length")
     rows = Rows()

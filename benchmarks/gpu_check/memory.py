@@ -6,7 +6,7 @@ import gc
 from collections.abc import Sequence
 
 import torch
-from _peak_memory import peak_by_allocator, peak_by_tensors
+from _memory_meter import peak_by_allocator, peak_by_tensors
 
 from shardwright.lowering.capture.calling import batch_items
 

@@ -8,12 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 import torch.distributed as dist
 from _report import ratio
-from _sides import Peer, Run
-
-from shardwright.api.training_step import TrainingStep
+from _sides import Peer
 
 from .job import Job
 from .profiling import measured_cluster
@@ -77,44 +74,30 @@ class Ratios:
         try:
             peers = [Peer(pair.peer, pair.compiled).start(step, job.device) for _ in range(2)]
             # Models that cannot be compiled raise an error in the first step.
-            first, _ = (_mean_loss(job, side()) for side in peers)
+            first, _ = (side().detach().clone().float() for side in peers)
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             return Row(case, "skipped", {}, f"{TITLES[pair.peer]}: {reason}")
-        ours = _ours(job, plan, step, case)
-        difference = abs(ours().item() - first) / abs(first)
+        # A peer returns the loss of a rank's equal part of the batch.
+        dist.all_reduce(first)
+        loss = first.item() / job.world
+        runner, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
+        ours = partial(runner.step, batch)
+        difference = abs(ours().item() - loss) / abs(loss)
         rows = seconds_in_turn(job, [ours, *peers], QUICK_ROUNDS if job.settings.quick else ROUNDS)
-        del ours, peers
+        del runner, ours, peers
         gc.collect()
         return _row(case, rows, difference, SAME_LOSS[step.precision])
-
-
-def _mean_loss(job: Job, loss: torch.Tensor) -> float:
-    """Return the loss of the batch from each rank's loss of an equal part."""
-    whole = loss.detach().clone().float()
-    dist.all_reduce(whole)
-    return whole.item() / job.world
-
-
-def _ours(job: Job, plan: MeasuredPlan, step: TrainingStep, case: str) -> Run:
-    runner, batch = executor(job, plan.program, step, case), on_device(job, step.batch)
-    return partial(runner.step, batch)
 
 
 def _row(case: str, rows: Sequence[tuple[float, ...]], difference: float, same: float) -> Row:
     """Return the medians of the paired ratios with their intervals. The row fails if the sides train differently."""
     ours, peer, again = zip(*rows, strict=True)
     ratios, control = ratio(ours, peer), ratio(again, peer)
-    figures: dict[str, Figure] = {
-        "ours ms": 1e3 * statistics.median(ours),
-        "peer ms": 1e3 * statistics.median(peer),
-        "ours / peer": ratios["ratio"],
-        "95 %": f"{ratios['low']:.3f} to {ratios['high']:.3f}",
-        "peer / itself": control["ratio"],
-        "95 % of that": f"{control['low']:.3f} to {control['high']:.3f}",
-        "rounds": len(rows),
-        "first losses differ by": difference,
-    }
+    figures: dict[str, Figure] = {"ours ms": 1e3 * statistics.median(ours), "peer ms": 1e3 * statistics.median(peer)}
+    for title, interval, found in (("ours / peer", "95 %", ratios), ("peer / itself", "95 % of that", control)):
+        figures |= {title: found["ratio"], interval: f"{found['low']:.3f} to {found['high']:.3f}"}
+    figures |= {"rounds": len(rows), "first losses differ by": difference}
     if difference > same:
         return Row(case, "failed", figures, f"the first losses differ by {difference:.2g}, above {same:g}")
     return Row(case, "measured", figures)

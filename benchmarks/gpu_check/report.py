@@ -79,7 +79,7 @@ def markdown(results: Sequence[StageResult], *, complete: bool) -> str:
 
 def _cases(result: StageResult) -> str:
     counts = [(result.count(verdict), verdict) for verdict in ("passed", "failed", "measured", "skipped")]
-    return ", ".join(f"{count} {verdict}" for count, verdict in counts if count) or _first_line(result.reason)
+    return ", ".join(f"{count} {verdict}" for count, verdict in counts if count) or result.reason.partition("\n")[0]
 
 
 def _markdown_rows(rows: Sequence[Row]) -> Iterator[str]:
@@ -88,17 +88,10 @@ def _markdown_rows(rows: Sequence[Row]) -> Iterator[str]:
     yield "|---" * (len(names) + 3) + "|"
     for row in rows:
         figures = [figure_text(row.figures[name]) if name in row.figures else "" for name in names]
-        yield f"| {' | '.join(map(_cell, (row.case, row.verdict, *figures, _first_line(row.note))))} |"
+        cells = (row.case, row.verdict, *figures, row.note.partition("\n")[0])
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     for row in (row for row in rows if "\n" in row.note):
         yield from ("", f"`{row.case}`:", "", "```", row.note, "```")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
 
 
 def page(results: Sequence[StageResult], *, complete: bool) -> str:

@@ -202,30 +202,25 @@ def candidates_of(setting: Setting) -> Iterator[Candidate]:
         for of_tensor in degrees_of(setting.trials[0].setup.workload):
             best = inf
             for sizes in of_tensor:
-                for candidate in _by_size(setting, hosts, testbed, sizes):
-                    best = min(best, candidate.seconds)
-                    yield candidate
+                # Micro-batches grow until the step gets slower.
+                smaller = inf
+                for degrees in sizes:
+                    setup = cut(degrees, testbed.in_float32)
+                    try:
+                        seconds = setting.simulated(setup, testbed)
+                    except ValueError as error:
+                        # An outline needs equal ranks in a stage, but a dim of size 3 (colours) does not split evenly.
+                        print(f"{setting.name}, {hosts}: {setup.name}: left out, {error}", file=sys.stderr)
+                        break
+                    progress({"setting": setting.name, "hosts": hosts, "plan": setup.name, "simulated s": seconds})
+                    yield Candidate(setup, hosts, seconds)
+                    best = min(best, seconds)
+                    if seconds > smaller:
+                        break
+                    smaller = seconds
             if best > before:
                 break
             before = best
-
-
-def _by_size(setting: Setting, hosts: str, testbed: Testbed, sizes: Sequence[Setup]) -> Iterator[Candidate]:
-    """Yield plans of equal degrees with growing micro-batches, until the step gets slower."""
-    before = inf
-    for degrees in sizes:
-        setup = cut(degrees, testbed.in_float32)
-        try:
-            candidate = Candidate(setup, hosts, setting.simulated(setup, testbed))
-        except ValueError as error:
-            # An outline needs equal ranks in a stage, but a dim of size 3 (colours) does not split evenly.
-            print(f"{setting.name}, {hosts}: {setup.name}: left out, {error}", file=sys.stderr)
-            return
-        progress({"setting": setting.name, "hosts": hosts, "plan": setup.name, "simulated s": candidate.seconds})
-        yield candidate
-        if candidate.seconds > before:
-            return
-        before = candidate.seconds
 
 
 def space_row(setting: Setting) -> dict[str, Any]:
@@ -283,7 +278,6 @@ def plot_choices(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and plots."""
     parser = arguments(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--settings", nargs="+", choices=tuple(HEADLINES), default=tuple(HEADLINES))

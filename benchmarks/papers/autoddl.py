@@ -202,7 +202,6 @@ def run_settings(names: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and plots."""
     parser = arguments(__doc__)
     parser.add_argument("--settings", nargs="*", choices=tuple(SETTINGS), default=tuple(SETTINGS)[1:])
     parser.add_argument("--only", nargs="+", choices=("settings", "dense", "search"))

@@ -161,7 +161,6 @@ def random_rows(count: int) -> Rows:
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and a plot."""
     parser = arguments(__doc__)
     parser.add_argument("--random", type=int, default=200)
     parser.add_argument("--figures", type=int, nargs="*", help="only redraw these of Figures 5 to 9, or all of them")

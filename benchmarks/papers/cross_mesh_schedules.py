@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from _estimated_runs import estimate
+from _outline import estimate
 from _report import columns_of, plot_grouped, publish
 from cross_mesh_figures import MODELS, Model, instant, planned, scheduled, simulated
 from xdsl.dialects.builtin import ModuleOp
@@ -93,28 +93,20 @@ class LinkBound:
         return max(self._of_link(deliveries) for deliveries in links.values())
 
     def _of_link(self, mine: Sequence[Delivery]) -> float:
-        head = min(self._ends(self.work_of[delivery.source]) for delivery in mine)
-        tail = min(max((self._left(self.work_of[user]) for user in delivery.users), default=0.0) for delivery in mine)
+        head = min(self._longest(self.work_of[delivery.source], into=True) for delivery in mine)
+        tails = ([self._longest(self.work_of[user], into=False) for user in delivery.users] for delivery in mine)
+        tail = min(max(after, default=0.0) for after in tails)
         return head + self.times.parts * sum(self.times.transfers[delivery.label] for delivery in mine) + tail
 
-    def _edges(self, work: Work, *, into: bool) -> list[tuple[Work, float]]:
-        """Return the fragments of the same part right before or after `work`, with the seconds of their transfers."""
-        edges: list[tuple[Work, float]] = []
+    def _longest(self, work: Work, *, into: bool) -> float:
+        """Return the longest time from the begin of a part to the end of a fragment, or from its begin to the end."""
+        longest = 0.0
         for (source, user), deliveries in self.sent.items():
             near, far = (user, source) if into else (source, user)
             if near == work.label:
-                edges.append((self.work_of[far], sum(self.times.transfers[delivery.label] for delivery in deliveries)))
-        return edges
-
-    def _ends(self, work: Work) -> float:
-        """Return the earliest end of a fragment."""
-        before = (self._ends(earlier) + crossing for earlier, crossing in self._edges(work, into=True))
-        return max(before, default=0.0) + self.times.runs[work.label]
-
-    def _left(self, work: Work) -> float:
-        """Return the longest time from the begin of a fragment to the end of a part."""
-        after = (crossing + self._left(later) for later, crossing in self._edges(work, into=False))
-        return self.times.runs[work.label] + max(after, default=0.0)
+                crossing = sum(self.times.transfers[delivery.label] for delivery in deliveries)
+                longest = max(longest, self._longest(self.work_of[far], into=into) + crossing)
+        return longest + self.times.runs[work.label]
 
 
 def row_of(model: Model, parts: int, rate: float, chunks: int) -> dict[str, Any]:

@@ -301,7 +301,6 @@ SECTIONS: dict[str, Section] = {
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and plots."""
     parser = arguments(__doc__)
     widths = (256, 1024, 2048, 3072, 4096, 6144)
     parser.add_argument("--only", nargs="+", choices=tuple(SECTIONS), default=tuple(SECTIONS))

@@ -183,7 +183,6 @@ def plot_orders(name: str, rows: Rows) -> None:
 
 
 def main() -> None:
-    """Print the tables, and write JSON files and plots."""
     sections: dict[str, Section] = {
         "table4": (table4, plot_table4),
         "table5": (table5, plot_table5),

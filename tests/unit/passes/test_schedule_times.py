@@ -5,7 +5,7 @@ from math import inf
 from random import Random
 
 import pytest
-from _estimated_runs import estimate
+from _outline import estimate
 from pipelines_at_random import deliveries_of, timed, timed_at_random, works_of
 
 from shardwright.dialects.pipe import Action, Slot
