@@ -74,7 +74,6 @@ class Case:
 
     @property
     def ranks(self) -> tuple[range, range]:
-        """Return the ranks of both meshes."""
         count = self.source.device_count
         return range(count), range(count, count + self.target.device_count)
 

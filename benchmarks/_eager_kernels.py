@@ -140,7 +140,6 @@ def count(step_name: str, peer: str, ranks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Count the kernels of a step, and print them as JSON."""
     library, step_name, peer, ranks = sys.argv[1:]
     load_before_torch(library)
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))

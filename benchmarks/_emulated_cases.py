@@ -46,7 +46,6 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """Return the number of all ranks."""
         return len(self.rates) * self.ranks_each
 
     @property

@@ -225,7 +225,6 @@ def work(request: Any) -> Any:
 
 
 def main() -> None:
-    """Profile the device of this rank."""
     torch.set_num_threads(1)
     os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
     profile(sys.argv[2], float(sys.argv[3]))

@@ -119,7 +119,6 @@ class _Writer:
         self.counts: Counter[tuple[Action, str]] = Counter()
 
     def stage(self, program: Program) -> StageOutline:
-        """Return the outline of the place's program."""
         pending: list[Instruction] = []
         for instruction, _ in program:
             if isinstance(instruction, Span | End) or instruction.traffic.kind != TRANSFER:

@@ -65,7 +65,6 @@ class Group:
 
     @property
     def family(self) -> str:
-        """Return the family of the model."""
         return self.step.split("-", maxsplit=1)[0]
 
 

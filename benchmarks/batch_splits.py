@@ -111,7 +111,6 @@ def row_of(outcomes: Iterable[Outcome], block: str) -> dict[str, str | int]:
 
 
 def main() -> None:
-    """Run the study, and print refusals and differences."""
     parser = arguments(__doc__)
     parser.add_argument("--count", type=int, default=150, help="number of models")
     parser.add_argument("--first", type=int, default=0, help="number of the first model")

@@ -118,7 +118,6 @@ SIMULATED = ("100mbit", "200mbit", "400mbit", "800mbit", "1600mbit")
 
 
 def emulated_cluster(comparison: Comparison, rate: str, flops: float = FLOPS) -> Cluster:
-    """Return the emulated cluster."""
     from shardwright.ir.cluster_file import parse_cluster
 
     beta = 8.0 / (float(rate.removesuffix("mbit")) * 1e6)

@@ -70,7 +70,6 @@ class Planned:
 
 
 def plans_by_hand(case: Case, cluster: Cluster) -> list[Plain]:
-    """Return the plans by hand."""
     own, count = cluster.mesh, case.ranks
     flat = Mesh((Axis("gpu", count),), own.name)
     grid = own if len(own.axes) == 2 else Mesh((Axis("outer", 2), Axis("inner", count // 2)), own.name)

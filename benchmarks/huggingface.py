@@ -97,7 +97,6 @@ def run(names: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table."""
     columns = [column for column in rows[0] if column not in ("import s", "failed")]
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for row in rows:

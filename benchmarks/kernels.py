@@ -52,7 +52,6 @@ def their_counts(step_name: str, peer: str, ranks: int, library: Path) -> dict[s
 
 
 def row(name: str, counts: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    """Return one line of the table, with ratios to the peer."""
     kernels, copied, base_kernels, base_copied = (
         sum(counted.values()) for each in (counts, base) for counted in (each["kernels"], each["copied"])
     )

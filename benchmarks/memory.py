@@ -57,7 +57,6 @@ class Case:
         return f"{self.step} x{self.ranks} {self.form}{kept}"
 
     def compiled(self) -> CompiledStep:
-        """Return the compiled plan."""
         make = _STEPS[self.step]()
         if self.form in FORMS:
             cluster = on_mesh(find_cluster("local-4"), parse_mesh(FORMS[self.form].mesh or f"gpu={self.ranks}"))

@@ -145,7 +145,6 @@ def fitted(tables: Sequence[Table], settings: Iterable[Setting]) -> dict[str, fl
 
 
 def times(line: Line) -> list[float]:
-    """Return the seconds at all sizes."""
     return [line[0] + line[1] * size for size in SIZES]
 
 
@@ -191,7 +190,6 @@ def errors_of(tables: Sequence[Table], split: Split) -> dict[str, list[float]]:
 
 
 def compared(ours: Table, theirs: Table) -> list[float]:
-    """Return the absolute relative errors."""
     pairs = ((a, b) for s, mine in ours.seconds.items() for a, b in zip(mine, theirs.seconds[s], strict=True))
     return [abs(a / b - 1.0) for a, b in pairs]
 

@@ -227,7 +227,6 @@ def main() -> None:
 
 
 def row_of(system: str, outcomes: Mapping[str, Outcome], seconds: float) -> dict[str, Any]:
-    """Return the counts of one system."""
     counts = Counter(outcome.verdict for outcome in outcomes.values())
     row: dict[str, Any] = {"system": system, "ops": len(outcomes)}
     row |= {verdict: counts[verdict] for verdict in ("run", "wrong", "refused", "no samples")}

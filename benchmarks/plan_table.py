@@ -56,7 +56,6 @@ class Hand:
     chunks: int = 1
 
     def plan(self, own: Mesh) -> Plain:
-        """Return the plan as a pipeline of passes."""
         mesh = parse_mesh(self.mesh) if self.mesh is not None else own
         chunks = f" chunks={self.chunks}" if self.chunks > 1 else ""
         stages = f"partition-stages{{stages={self.stages} micro_batches={self.parts}{chunks}}},"
@@ -167,7 +166,6 @@ def planned_by_command(case: Case) -> dict[str, Any]:
 
 
 def row_of(case: Case, *, wall: bool) -> dict[str, Any]:
-    """Return the row of a case."""
     cluster = find_cluster(case.cluster_file)
     report = planned_by_command(case) if wall else planned(case)
     workshop = Workshop(prepared_step(case.step), cluster) if case.by_hand else None

@@ -102,7 +102,6 @@ def _faults(root: Path, count: int, seed: int, folders: Sequence[str]) -> Iterat
 
 
 def _faults_of(root: Path, path: Path) -> Iterator[Fault]:
-    """Yield all faults of a file."""
     text = path.read_text()
     for function in ast.walk(ast.parse(text)):
         if isinstance(function, ast.FunctionDef):
@@ -171,7 +170,6 @@ def _notices(test: str, options: Sequence[str], fault: Fault, copy: Path) -> boo
 
 
 def _passes(test: str, options: Sequence[str], copy: Path) -> bool:
-    """Return whether a test file passes in the copy."""
     scripts = Path(sys.executable).parent
     tool, *words = ["lit", "-q"] if test.endswith(".mlir") else ["pytest", "-q", "-x", "-p", "no:cacheprovider"]
     command = [str(scripts / tool), *words, *options, test]

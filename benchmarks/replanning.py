@@ -75,7 +75,6 @@ def cluster_text(count: int, memory: int) -> str:
 
 
 def row_of(pair: str, report: dict[str, Any]) -> dict[str, Any]:
-    """Return the row of a pair from the report of its new plan."""
     moves = report["replan"]
     brought = moves["moved_bytes"] + moves["lost_bytes"]
     row = {"from:to": pair, "plan": report["chosen"], "read s": report["read"], "replan s": report["replan_s"]}

@@ -82,7 +82,6 @@ def prove(overload: str, samples: list[OpSample]) -> dict[str, str | int]:
 
 
 def write_table(rows: list[dict[str, str | int]]) -> None:
-    """Write the table into the manual."""
     columns = list(rows[0])
     lines = [columns, ["---", *("---:" for _ in columns[1:])], *([str(row[c]) for c in columns] for row in rows)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)

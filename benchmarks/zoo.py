@@ -107,7 +107,6 @@ def sizes(names: Sequence[str]) -> Rows:
 
 
 def main() -> None:
-    """Print the requested table and write it as JSON."""
     parser = arguments(__doc__)
     parser.add_argument("--sizes", action="store_true")
     parser.add_argument("--strategies", type=int, default=0, metavar="N")

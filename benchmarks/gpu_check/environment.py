@@ -39,7 +39,6 @@ class Environment:
         """Do nothing."""
 
     def run(self, case: str) -> Row:
-        """Return one kind of facts."""
         return self._facts[case]()
 
     def _versions(self) -> Row:

@@ -54,21 +54,17 @@ class Job:
 
     @property
     def rank(self) -> int:
-        """Return the rank of this process."""
         return self.clock.rank
 
     @property
     def world(self) -> int:
-        """Return the number of ranks."""
         return self.clock.world
 
     @property
     def is_cuda(self) -> bool:
-        """Return whether ranks compute on GPUs."""
         return self.device.type == "cuda"
 
     def mesh(self) -> Mesh:
-        """Return a mesh with one axis of all ranks."""
         return Mesh.of(gpu=self.world)
 
     def grid(self) -> Mesh | None:

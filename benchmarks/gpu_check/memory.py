@@ -36,7 +36,6 @@ class Memory:
         self._plans: dict[str, MeasuredPlan] = {}
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Plan for the measured cluster."""
         selected = [self._by_name[case] for case in cases]
         plans = make_plans(self._job, "memory", selected, measured_cluster(self._job)) if cases else []
         self._plans = dict(zip(cases, plans, strict=True))
@@ -44,7 +43,6 @@ class Memory:
             _warm(self._job.device)
 
     def run(self, case: str) -> Row:
-        """Measure the peak of one plan."""
         plan, job = self._plans[case], self._job
         if plan.report is None:
             return Row(case, "skipped", {}, f"no plan: {plan.refusal}")

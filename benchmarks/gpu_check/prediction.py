@@ -53,7 +53,6 @@ class Prediction:
         self._found: dict[str, tuple[float, float]] = {}
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Plan, and time the plans' ops."""
         own = [case for case in cases if case in self._by_name]
         cluster = measured_cluster(self._job)
         plans = make_plans(self._job, STAGE, [self._by_name[case] for case in own], cluster)

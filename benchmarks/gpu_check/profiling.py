@@ -61,7 +61,6 @@ class Profiling:
             self._profile = measure(self._job, QUICK_SECONDS if self._job.settings.quick else SECONDS)
 
     def run(self, case: str) -> Row:
-        """Return the measurements of one part."""
         if self._profile is None:
             return Row(case, "skipped", {}, "needs two ranks, since a profile measures the links between them")
         make_row = {"devices": _devices, "links": _links, "fits": _fits}.get(case, _interference)

@@ -36,7 +36,6 @@ class Comparison:
 
     @property
     def plan(self) -> PlanCase:
-        """Return our plan."""
         return PlanCase(self.step, self.form)
 
 
@@ -60,13 +59,11 @@ class Ratios:
         self._plans: dict[PlanCase, MeasuredPlan] = {}
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Plan for the measured cluster."""
         plans = list(dict.fromkeys(self._by_name[case].plan for case in cases))
         results = make_plans(self._job, "ratios", plans, measured_cluster(self._job)) if plans else []
         self._plans = dict(zip(plans, results, strict=True))
 
     def run(self, case: str) -> Row:
-        """Time the three sides of one comparison."""
         pair, job = self._by_name[case], self._job
         plan, step = self._plans[pair.plan], sized_step(job, pair.step)
         if not plan.program:

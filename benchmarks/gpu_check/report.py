@@ -65,7 +65,6 @@ def columns(rows: Sequence[Row]) -> list[str]:
 
 
 def markdown(results: Sequence[StageResult], *, complete: bool) -> str:
-    """Return the report as Markdown."""
     lines = [f"# {_TITLE}: {headline(results, complete=complete)}", "", "| stage | verdict | seconds | cases |"]
     lines.append("|---|---|---|---|")
     lines += [f"| {r.name}: {r.title} | {r.verdict} | {r.seconds:.0f} | {_cases(r)} |" for r in results]
@@ -95,7 +94,6 @@ def _markdown_rows(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def page(results: Sequence[StageResult], *, complete: bool) -> str:
-    """Return the report as one self-contained HTML page."""
     title = html.escape(f"{_TITLE}: {headline(results, complete=complete)}")
     rows = (
         [

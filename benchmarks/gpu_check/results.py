@@ -36,7 +36,6 @@ class StageResult:
     reason: str = ""
 
     def count(self, verdict: Verdict) -> int:
-        """Return the number of rows with this verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
 
@@ -69,11 +68,9 @@ class Journal:
         return Journal(out / "work" / f"{stage}.jsonl")
 
     def begin(self, case: str) -> None:
-        """Record that a case begins."""
         self._note({"begin": case})
 
     def add(self, row: Row) -> None:
-        """Record the result of a case."""
         self._note({"row": asdict(row)})
 
     def _note(self, entry: object) -> None:
@@ -82,7 +79,6 @@ class Journal:
             file.write(json.dumps(entry) + "\n")
 
     def rows(self) -> list[Row]:
-        """Return all recorded results."""
         return [Row(**entry["row"]) for entry in self._entries() if "row" in entry]
 
     def open_case(self) -> str:

@@ -51,7 +51,6 @@ class Programs:
         self._programs: dict[str, tuple[bool, str]] = {}
 
     def prepare(self, cases: Sequence[str]) -> None:
-        """Plan the programs."""
         own = [case for case in cases if case in self._by_name]
         programs = self.job.divide([partial(self._program, *self._by_name[case]) for case in own])
         self._programs = dict(zip(own, programs, strict=True))

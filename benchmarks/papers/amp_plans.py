@@ -129,12 +129,10 @@ class Setup:
 
     @property
     def pipe(self) -> int:
-        """Return the number of stages."""
         return len(self.begins)
 
     @property
     def parts(self) -> int:
-        """Return the number of micro-batches of a step."""
         return self.workload.batch // (self.data * self.micro_batch)
 
     @property
@@ -149,7 +147,6 @@ class Setup:
         return Mesh.of(**{name: size for name, size in sizes.items() if size > 1})
 
     def plain(self, finish: str) -> Plain:
-        """Return the setup as a plan by hand."""
         pins = tuple(
             (preset, (axis,)) for preset, axis in (("dp", "data"), ("tp", "tensor")) if axis in self.mesh.names
         )

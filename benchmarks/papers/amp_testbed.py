@@ -81,7 +81,6 @@ class Testbed:
     hosts: tuple[Constants, ...]
 
     def cluster(self, mesh: Mesh) -> Cluster:
-        """Return the cluster with a mesh."""
         levels = tuple(
             Level(f"{wire}{number}", host["latency"], host[wire])
             for number, host in enumerate(self.hosts)
@@ -105,7 +104,6 @@ class Testbed:
 
 
 def device(constants: Constants) -> Device:
-    """Return a kind of device."""
     flops, bandwidth, launch = (constants[name] for name in ("flops", "bandwidth", "launch"))
     sizes = [constants["half size"] * 2.0**i for i in range(-8, 12, 2)]
     curve = tuple((size, size / (size + constants["half size"])) for size in sizes)

@@ -97,7 +97,6 @@ class Setting:
 
 
 def vgg(hosts: int, gpus: int, batch: int) -> Setting:
-    """Return VGG13 with a batch."""
     return _placed(
         f"VGG13, {hosts}x{gpus}", partial(vgg_step, VGGConfig(convolutions=VGG13), batch=batch), hosts, gpus, batch
     )
@@ -155,12 +154,10 @@ class Outcome:
 
     @property
     def fits(self) -> bool:
-        """Return whether the plan fits in memory."""
         return self.peak_bytes <= self.memory_bytes
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of a step."""
         return self.simulation.seconds
 
     @property
@@ -193,7 +190,6 @@ class Bench:
             yield Mesh((Axis("a", count // degree), Axis("b", degree)), self.cluster.mesh.name)
 
     def by_hand(self) -> Iterator[Hand]:
-        """Yield the plans by hand."""
         flat, *inner = self.meshes()
         for preset, family in (("dp", "data parallel"), ("zero1", "ZeRO-1"), ("zero3", "ZeRO-3")):
             yield Hand(family, family, flat, pins_of((preset, ("a", "b"))))

@@ -184,7 +184,6 @@ def scheduled(base: ModuleOp, schedule: ScheduleName, method: Method, order: Ord
 
 
 def simulated(module: ModuleOp, whole: Cluster | None = None) -> float:
-    """Return the simulated seconds of a step."""
     return simulate_module(module, whole)[0].seconds
 
 

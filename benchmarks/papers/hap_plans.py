@@ -65,7 +65,6 @@ class SmallImageVGG(VGG):
     """VGG19 on images of 32x32, whose only pixel of features is repeated to 7x7 (adaptive average pooling)."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return logits."""
         return self.classifier(self.features(images).expand(-1, -1, 7, 7).flatten(1))
 
 
@@ -76,7 +75,6 @@ def vgg(gpus: int) -> TrainingStep:
 
 
 def moe(experts: int, batch: int, layers: int = 8, capacity: float = 1.25) -> TrainingStep:
-    """Return BERT-MoE."""
     config = replace(BERT, layers=layers, experts=sparsely_gated(experts, capacity=capacity))
     return bert_step(config, batch=batch, length=128)
 
@@ -116,7 +114,6 @@ def four_a100() -> Cluster:
 
 
 def flat(cluster: Cluster) -> Mesh:
-    """Return one axis of all devices."""
     return Mesh((Axis("gpu", cluster.mesh.device_count),), cluster.mesh.name)
 
 
@@ -177,7 +174,6 @@ def _key(judged: Judged) -> tuple[bool, float]:
 
 
 def haps(step: ModuleOp, cluster: Cluster) -> Judged:
-    """Return the plan of HAP's own algorithm."""
     return judge(step, in_a_row(cluster), "HAP", TURNS, "program")
 
 

@@ -66,7 +66,6 @@ def batches_of(text: str, steps: int) -> list[dict[str, torch.Tensor]]:
 
 
 def small_step(batch: Mapping[str, torch.Tensor]) -> TrainingStep:
-    """Return the step of a small BERT-SGMoE."""
     experts = sparsely_gated(4)
     config = BertConfig(4, width=64, heads=4, vocabulary=WORDS + 2, positions=LENGTH, experts=experts, tied=False)
     return TrainingStep(

@@ -102,7 +102,6 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of a step."""
         return self.simulation.seconds
 
     @property
