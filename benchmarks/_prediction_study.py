@@ -43,7 +43,7 @@ class Study:
     """
     Groups of plans at a site, with the folder of their results.
 
-    The seconds are those that each plan runs, and those for profiling the cluster and the ops of a mesh.
+    Each plan runs for some seconds, and others are for profiling the cluster and the ops of a mesh.
     """
 
     site: Site

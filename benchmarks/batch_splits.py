@@ -40,9 +40,13 @@ DATA_PARALLEL = "search-strategy{algorithm=fixed pins=dp}"
 @dataclass(frozen=True)
 class Outcome:
     """
-    The result of one model: the numbers of collectives of activations under `dp`, with `make-batch-major` and without
-    it, the reasons why the batch cannot be split (or ""), likewise, the block that the first reason names, and the
-    difference between the accumulated program and one device ("" if they are equal or not compared).
+    The result of one model.
+
+    Args:
+        gathers, gathered: number of collectives of activations under `dp`, with and without `make-batch-major`.
+        refusal, refused: reason why the batch cannot be split, or "", with and without `make-batch-major`.
+        block: block of the model that the refusal names.
+        differs: difference between the accumulated program and one device, or "".
     """
 
     name: str

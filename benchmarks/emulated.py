@@ -70,26 +70,24 @@ def _pipeline(schedule: str, count: int = 2) -> str:
     return f"prepare,partition-stages{{stages={count}}},search-strategy,{program},finish"
 
 
-def _in_order(parts: int, order: str) -> str:
-    split = f"split-batch{{parts={parts} unrolled=true}}"
-    return f"{_TENSOR_PARALLEL},{split},communicate,duplex{{order={order}}},overlap,join-updates,finish"
-
-
-def _in_parts(count: int) -> str:
-    return f"{_TENSOR_PARALLEL},communicate,chunk-collectives{{parts={count}}},overlap,join-updates,finish"
+def _in_parts(before: str, chunks: str) -> str:
+    """Return the passes of tensor parallelism with a batch or with products in parts."""
+    return f"{_TENSOR_PARALLEL},{before}communicate,{chunks},overlap,join-updates,finish"
 
 
 _WHOLE = f"{_TENSOR_PARALLEL},program,finish"
 _PARTS = {
     "whole products": _WHOLE,
-    "in 2 parts": _in_parts(2),
-    "in 4 parts": _in_parts(4),
+    "in 2 parts": _in_parts("", "chunk-collectives{parts=2}"),
+    "in 4 parts": _in_parts("", "chunk-collectives{parts=4}"),
     "by cost": f"{_TENSOR_PARALLEL},program{{chunked=true}},finish",
 }
 """Tensor parallelism with whole products, and with products whose reductions are in parts."""
 
 _ORDERS = {
-    f"duplex, {parts} parts, {order}": _in_order(parts, order)
+    f"duplex, {parts} parts, {order}": _in_parts(
+        f"split-batch{{parts={parts} unrolled=true}},", f"duplex{{order={order}}}"
+    )
     for parts, order in ((2, "phases"), (2, "list"), (4, "list"))
 }
 _SHARES = {

@@ -4,10 +4,10 @@ Compare methods and orders of cross-mesh resharding by transfers between emulate
     sudo python benchmarks/emulated_transfers.py [--rounds 12] [--rate 100mbit] [--mib 8] [--cases case1 case3 ...]
 
 Each host is a network namespace with four ranks, whose NIC sends and receives at RATE at most (`_netns`). The cases are
-those of the paper's Table 2 (`_cross_mesh_cases.py`) with fewer bytes. Each round sends each case by each method and
-order, in random order, by the runtime's own `Channels`, from a barrier until the slowest rank is done. `of bound` is
-the time relative to the NIC bound. `ratio` is the median of the paired ratios to `broadcast best`, which is sent twice,
-as a control; `simulated` is the same ratio by the simulator. In the first round each rank checks the values.
+the cases of the paper's Table 2 (`_cross_mesh_cases.py`) with fewer bytes. Each round sends each case by each method
+and order, in random order, by the runtime's own `Channels`, from a barrier until the slowest rank is done. `of bound`
+is the time relative to the NIC bound. `ratio` is the median of the paired ratios to `broadcast best`, which is sent
+twice, as a control; `simulated` is the same ratio by the simulator. In the first round each rank checks the values.
 
 The runtime begins all tasks of a transfer at once, and gloo's sockets share a NIC. With `in turn` a rank begins a task
 when its previous task is over, as NCCL does for broadcasts on one stream, so that the order matters as in the paper.

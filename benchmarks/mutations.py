@@ -17,7 +17,8 @@ from time import perf_counter
 
 from _report import arguments, parsed, publish
 from mutations import Fate, fates
-from op_samples import OpSample, op_samples
+from op_samples import OpSample
+from soundness import samples_by_op
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -28,10 +29,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops")
     wanted = parsed(parser, wanted=["relu"]).wanted
-    by_row: dict[str, list[OpSample]] = defaultdict(list)
-    for sample in op_samples():
-        if not wanted or sample.overload in wanted:
-            by_row[sample.overload].append(sample)
+    by_row = samples_by_op(wanted)
     counts: dict[str, Counter[Fate]] = defaultdict(Counter)
     listed: dict[Fate, list[str]] = {Fate.MISSED: [], Fate.TRUE: []}
     start = perf_counter()

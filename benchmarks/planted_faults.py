@@ -5,7 +5,7 @@ Plant faults in the code of the product, one at a time, and count how many of th
 
 Each fault changes one expression or removes one call in a function. Faults are drawn at random, as many from each
 folder as its part of the lines. A fault is planted in a copy of the checkout, and test files run there until one fails:
-first the files that name the module or its definitions most often, then those of the modules that import it. A fault
+first the files that name the module or its definitions most often, then the files for modules that import it. A fault
 that none of them notices is planted again for the cases that run only with `--thorough`. A fault that is not noticed
 then is listed with its line; it may be no fault, as a limit that only saves time.
 """

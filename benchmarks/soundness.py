@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Collection
 from time import perf_counter
 
 from _report import ROOT, arguments, parsed, publish, quiet, write_between
@@ -33,16 +34,22 @@ DRAWS = 8
 _BEGIN, _END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
+def samples_by_op(wanted: Collection[str]) -> dict[str, list[OpSample]]:
+    """Return the samples of the wanted ops, by default of all."""
+    by_row: dict[str, list[OpSample]] = defaultdict(list)
+    for sample in op_samples():
+        if not wanted or sample.overload in wanted:
+            by_row[sample.overload].append(sample)
+    return by_row
+
+
 def main() -> None:
     """Check all rules, print refutations, and write the table."""
     parser = arguments(__doc__)
     parser.add_argument("wanted", nargs="*", metavar="OP", help="only the rules of these ops; no table is written")
     wanted = parsed(parser, wanted=["relu"]).wanted
     quiet()
-    by_row: dict[str, list[OpSample]] = defaultdict(list)
-    for sample in op_samples():
-        if not wanted or sample.overload in wanted:
-            by_row[sample.overload].append(sample)
+    by_row = samples_by_op(wanted)
     start = perf_counter()
     rows = [prove(overload, samples) for overload, samples in by_row.items()]
     counts = {column: sum(int(row[column]) for row in rows) for column in rows[0] if column != "op"}

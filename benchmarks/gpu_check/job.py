@@ -97,41 +97,29 @@ def run(settings: Settings, stage: Stage) -> None:
     journal = Journal.of(settings.out, stage.name)
     if settings.cpu or not torch.cuda.is_available():
         torch.set_num_threads(1)
-    with _joined(settings) as device, _traced():
-        job = Job(settings, device, Clock(device))
-        work = stage.load()(job)
-        done = [row.case for row in journal.rows()] if job.rank == 0 else []
-        done = job.clock.everyone(done)[0]
-        remaining = [case for case in work.cases if case not in done]
-        work.prepare(remaining)
-        for case in remaining:
-            if job.rank == 0:
-                journal.begin(case)
-            row = work.run(case)
-            if job.rank == 0:
-                journal.add(row)
-        job.clock.wait_for_all()
+    joined = process_group(NAME, BOUNDS) if settings.share_gpu == 1 else _sharing(settings.share_gpu)
+    with joined as device:
+        try:
+            _run_cases(Job(settings, device, Clock(device)), stage, journal)
+        except Exception:
+            # The job's message only has the first line.
+            traceback.print_exc()
+            raise
 
 
-@contextmanager
-def _traced() -> Generator[None, None, None]:
-    """Write the traceback of an error to the log of this rank; the job's message only has its first line."""
-    try:
-        yield
-    except Exception:
-        traceback.print_exc()
-        raise
-
-
-@contextmanager
-def _joined(settings: Settings) -> Generator[torch.device, None, None]:
-    """Join the process group of the job, and yield the device of this rank."""
-    if settings.share_gpu == 1:
-        with process_group(NAME, BOUNDS) as device:
-            yield device
-        return
-    with _sharing(settings.share_gpu) as device:
-        yield device
+def _run_cases(job: Job, stage: Stage, journal: Journal) -> None:
+    work = stage.load()(job)
+    done = [row.case for row in journal.rows()] if job.rank == 0 else []
+    done = job.clock.everyone(done)[0]
+    remaining = [case for case in work.cases if case not in done]
+    work.prepare(remaining)
+    for case in remaining:
+        if job.rank == 0:
+            journal.begin(case)
+        row = work.run(case)
+        if job.rank == 0:
+            journal.add(row)
+    job.clock.wait_for_all()
 
 
 @contextmanager

@@ -195,7 +195,7 @@ def candidates_of(setting: Setting) -> Iterator[Candidate]:
     """
     Yield AMP's space, with stages cut for each order of hosts.
 
-    The degree of tensor parallelism grows until its fastest plan is slower than that of the previous degree.
+    The degree of tensor parallelism grows until its fastest plan is slower than the plans of smaller degrees.
     """
     for hosts, testbed in setting.testbeds.items():
         before = inf

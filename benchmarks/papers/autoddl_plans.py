@@ -163,17 +163,17 @@ class Outcome:
     @property
     def sent(self) -> float:
         """Return the seconds that the channels of the busiest rank are busy, overlapped or not."""
-        seconds = self.simulation.busy_seconds(self.simulation.busiest(self._stage).number)
+        seconds = self.simulation.busy_seconds(self._busiest)
         return sum(value for name, value in seconds.items() if name != "compute")
 
     @property
     def exposed(self) -> float:
         """Return the seconds that the busiest rank does not compute."""
-        return self.simulation.exposed_seconds(self.simulation.busiest(self._stage).number)
+        return self.simulation.exposed_seconds(self._busiest)
 
     @property
-    def _stage(self) -> int | None:
-        return self.simulation.classes[0].stage
+    def _busiest(self) -> int:
+        return self.simulation.busiest(self.simulation.classes[0].stage).number
 
 
 class Bench:
@@ -279,8 +279,7 @@ class Bench:
 
     def autoddl(self, parts: int) -> Outcome | None:
         """Return the fastest optimum of AutoDDL's objective over all meshes, or None if no optimum fits."""
-        best: Outcome | None = None
-        began = perf_counter()
+        fitting, began = list[Outcome](), perf_counter()
         for mesh in self.meshes():
             layout = Layout(Mesh(tuple(axis for axis in mesh.axes if axis.size > 1), mesh.name))
             if parts > 1:
@@ -290,9 +289,8 @@ class Bench:
             except Refused:
                 continue
             outcome = _outcome(finished.candidate.name, finished.module, perf_counter() - began)
-            if outcome.fits and (best is None or outcome.seconds < best.seconds):
-                best = outcome
-        return best
+            fitting += [outcome] if outcome.fits else []
+        return min(fitting, key=lambda outcome: outcome.seconds, default=None)
 
     def auto(self) -> Outcome:
         """Return the plan of `search-plan` without options."""

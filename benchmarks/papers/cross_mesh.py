@@ -25,6 +25,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import compress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -113,12 +114,11 @@ def method_rows() -> Rows:
 
 def table_1() -> Rows:
     """Return the memory of a layer of GPT-3 on each of eight GPUs, as the difference of two layers and one."""
-    one, two = (_of_layers(layers) for layers in (1, 2))
-    counted = {name: two[name] - one[name] for name in one}
-    return [
-        {"": name, "elements": counted[name], "paper's": elements, "ratio": counted[name] / elements}
-        for name, elements in TABLE_1.items()
-    ]
+    (one, two), rows = (_of_layers(layers) for layers in (1, 2)), Rows()
+    for name, elements in TABLE_1.items():
+        own = two[name] - one[name]
+        rows.append({"": name, "elements": own, "paper's": elements, "ratio": own / elements})
+    return rows
 
 
 def _of_layers(layers: int) -> dict[str, int]:
@@ -150,8 +150,7 @@ def random_rows(count: int) -> Rows:
     for order in ORDERS:
         tried = [outcome(case, "broadcast", order) for case in cases]
         ratios = [result.seconds / seconds for result, seconds in zip(tried, least, strict=True)]
-        reached = [ratio for ratio, exact in zip(ratios, met, strict=True) if exact]
-        planning = [result.planning for result in tried]
+        reached, planning = list(compress(ratios, met)), [result.planning for result in tried]
         row: dict[str, Any] = {"order": order, "cases": len(ratios), "median": statistics.median(ratios)}
         row |= {"90 % below": sorted(ratios)[int(0.9 * len(ratios))], "worst": max(ratios)}
         row |= {"exact meets bound": len(reached), "worst of these": max(reached, default=1.0)}

@@ -14,9 +14,8 @@ in several ways: as HiDup and as DeepSpeed run it; `expert parallel`, which is D
 communication; `whole`, the fastest searched plan with an unsplit batch; and `duplex`, the fastest searched plan with
 two interleaved parts, in the better order. Searches are the searches of `search-plan` for one layout (`FIRST`).
 
-The paper shows its figures only as plots, so the tables compare our results with statements in its text. The cluster
-files have the FLOP/s with which the step computes on a single machine for as long as in table 4 of the paper; all other
-numbers are predictions.
+The paper shows its figures only as plots, so the tables compare our results with statements in its text. The FLOP/s
+of the cluster files are fitted to the computation on a single machine in table 4; all other numbers are predictions.
 """
 
 from __future__ import annotations
