@@ -63,10 +63,6 @@ class Group:
         """Return the name of the group, for instance `gpt2-large x4`."""
         return f"{self.step} x{self.ranks}"
 
-    @property
-    def family(self) -> str:
-        return self.step.split("-", maxsplit=1)[0]
-
 
 _PRESETS = ("searched", "dp", "tp", "zero3")
 GROUPS: tuple[Group, ...] = (

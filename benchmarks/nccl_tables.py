@@ -52,6 +52,9 @@ Setting = tuple[int, int]
 Line = tuple[float, float]
 """Latency in seconds, and seconds per byte."""
 
+Split = tuple[Sequence[Setting], Sequence[Setting]]
+"""Settings for fitting, and settings for prediction."""
+
 CHOSEN = "chosen"
 """Protocol name for the fastest of all algorithms and protocols."""
 
@@ -148,25 +151,17 @@ def times(line: Line) -> list[float]:
     return [line[0] + line[1] * size for size in SIZES]
 
 
-@dataclass(frozen=True)
-class Split:
-    """Settings for fitting, and settings for prediction."""
-
-    fitted: tuple[Setting, ...]
-    unseen: tuple[Setting, ...]
-
-    @staticmethod
-    def of(tables: Sequence[Table], seed: int | None) -> Split:
-        """Return a split into random halves, or without a seed the split at 8 nodes."""
-        settings = sorted({setting for table in tables for setting in table.seconds})
-        if seed is None:
-            seen = {setting for setting in settings if setting[0] <= 8}
-        else:
-            seen = set(random.Random(seed).sample(settings, len(settings) // 2))
-        return Split(tuple(s for s in settings if s in seen), tuple(s for s in settings if s not in seen))
+def split(tables: Sequence[Table], seed: int | None) -> Split:
+    """Return a split into random halves, or without a seed the split at 8 nodes."""
+    settings = sorted({setting for table in tables for setting in table.seconds})
+    if seed is None:
+        seen = {setting for setting in settings if setting[0] <= 8}
+    else:
+        seen = set(random.Random(seed).sample(settings, len(settings) // 2))
+    return [s for s in settings if s in seen], [s for s in settings if s not in seen]
 
 
-def errors_of(tables: Sequence[Table], split: Split) -> dict[str, list[float]]:
+def errors_of(tables: Sequence[Table], settings: Split) -> dict[str, list[float]]:
     """
     Return the errors on unseen settings: by algorithm and protocol; of the fastest choice for each collective; and of
     one set of constants (as in a cluster file) that is fitted to the fastest choices.
@@ -174,16 +169,16 @@ def errors_of(tables: Sequence[Table], split: Split) -> dict[str, list[float]]:
     errors: dict[str, list[float]] = {}
     ours: list[Table] = []
     for table in tables:
-        constants = fitted([table], split.fitted)
-        unseen = [setting for setting in split.unseen if setting in table.seconds]
+        constants = fitted([table], settings[0])
+        unseen = [setting for setting in settings[1] if setting in table.seconds]
         ours.append(Table(table.kind, table.protocol, {s: times(predicted(table.kind, s, constants)) for s in unseen}))
         errors[f"{table.kind} {table.protocol}"] = compared(ours[-1], table)
     best = chosen(tables)
     for own, theirs in zip(chosen(ours), best, strict=True):
         errors[f"{own.collective} {CHOSEN}"] = compared(own, theirs)
-    constants = fitted(best, split.fitted)
+    constants = fitted(best, settings[0])
     for table in best:
-        own = {s: times(predicted(table.kind, s, constants)) for s in split.unseen}
+        own = {s: times(predicted(table.kind, s, constants)) for s in settings[1]}
         errors[f"{table.collective} {CHOSEN}, one set"] = compared(Table(table.kind, CHOSEN, own), table)
     errors["all algorithms and protocols"] = [e for table in tables for e in errors[f"{table.kind} {table.protocol}"]]
     return errors
@@ -196,8 +191,8 @@ def compared(ours: Table, theirs: Table) -> list[float]:
 
 def rows(tables: Sequence[Table], splits: int) -> Rows:
     """Return a row per algorithm and protocol: medians over the splits, the worst split, and errors beyond 8 nodes."""
-    by_split = [errors_of(tables, Split.of(tables, seed)) for seed in range(splits)]
-    beyond = errors_of(tables, Split.of(tables, None))
+    by_split = [errors_of(tables, split(tables, seed)) for seed in range(splits)]
+    beyond = errors_of(tables, split(tables, None))
     table = Rows()
     for name, extrapolated in beyond.items():
         medians = [statistics.median(errors[name]) for errors in by_split]
@@ -242,12 +237,12 @@ def shipped_rows(tables: Sequence[Table]) -> Rows:
     return errors_by_table
 
 
-def scatter(tables: Sequence[Table], split: Split) -> None:
+def scatter(tables: Sequence[Table], settings: Split) -> None:
     """Plot predicted against published times of the unseen half of one split."""
     series: dict[str, list[tuple[float, float]]] = {}
     for table in tables:
-        constants = fitted([table], split.fitted)
-        for setting in (s for s in split.unseen if s in table.seconds):
+        constants = fitted([table], settings[0])
+        for setting in (s for s in settings[1] if s in table.seconds):
             pairs = zip(table.seconds[setting], times(predicted(table.kind, setting, constants)), strict=True)
             series.setdefault(table.kind, []).extend(pairs)
     plot_scatter("nccl_tables", series, title="Collectives of NCCL", xlabel="published, s", ylabel="predicted, s")
@@ -262,7 +257,7 @@ def main() -> None:
     publish("nccl_constants", constant_rows(tables))
     publish("nccl_tables", rows(tables, options.splits))
     publish("nccl_shipped", shipped_rows(tables))
-    scatter(tables, Split.of(tables, 0))
+    scatter(tables, split(tables, 0))
 
 
 if __name__ == "__main__":

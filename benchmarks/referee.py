@@ -104,13 +104,12 @@ class OverTime(BaseException):
 @dataclass(frozen=True)
 class Outcome:
     """
-    The result of one algorithm: seconds of the search alone, cost and lower bound by its own objective, the simulated
+    The result of one algorithm: seconds of the search alone, the cost by its own objective, the simulated
     step (None if it found no program), and the bytes that the rank with the tightest memory lacks.
     """
 
     seconds: float
     cost: float | None = None
-    bound: float | None = None
     step: float | None = None
     excess: float = 0.0
     statistics: Mapping[str, int] | None = None
@@ -166,31 +165,30 @@ def run(
     except (OverTime, PassError, PassFailedException) as error:
         return Outcome(perf_counter() - began, why_none=str(error))
     spent = perf_counter() - began
-    cost, bound, statistics = _told(module)
+    cost, statistics = _told(module)
     if not judge:
-        return Outcome(spent, cost, bound, statistics=statistics)
+        return Outcome(spent, cost, statistics=statistics)
     if algorithm not in WHOLE_PLANS:
         program = "program{mode=duplex parts=2}" if algorithm in DUPLEX else "program"
         try:
             after(module, program)
         except (PassError, PassFailedException) as error:
-            return Outcome(spent, cost, bound, statistics=statistics, why_none=str(error))
+            return Outcome(spent, cost, statistics=statistics, why_none=str(error))
     peak, memory = tightest(module)
-    return Outcome(spent, cost, bound, step_seconds(module), max(peak - memory, 0.0), statistics)
+    return Outcome(spent, cost, step_seconds(module), max(peak - memory, 0.0), statistics)
 
 
-def _told(module: ModuleOp) -> tuple[float | None, float | None, dict[str, int]]:
-    """Return cost, lower bound and statistics of the search."""
+def _told(module: ModuleOp) -> tuple[float | None, dict[str, int]]:
+    """Return cost and statistics of the search."""
     (func,) = step_functions(module)
     entries = func.attributes.get(SEARCH)
     if not isinstance(entries, DictionaryAttr):
-        return None, None, {}
-    cost, bound = (entries.data[name] for name in ("cost", "lower_bound"))
+        return None, {}
+    cost = entries.data["cost"]
     assert isinstance(cost, FloatAttr)
-    assert isinstance(bound, FloatAttr)
     counts = entries.data.get("statistics")
     listed = counts.data.items() if isinstance(counts, DictionaryAttr) else ()
-    return cost.value.data, bound.value.data, {k: v.value.data for k, v in listed if isinstance(v, IntegerAttr)}
+    return cost.value.data, {k: v.value.data for k, v in listed if isinstance(v, IntegerAttr)}
 
 
 def settings(names: Sequence[str], algorithms: Sequence[str], seconds: float) -> Rows:

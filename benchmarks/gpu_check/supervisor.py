@@ -144,9 +144,12 @@ class Supervisor:
         with path.open("w") as log:
             words = [sys.executable, "-m", self._check.module, *self._arguments, "--stage", stage.name]
             environment = _environment(stage, self._settings, address, port)
-            process = subprocess.Popen([*_tool(stage), *words], stdout=log, stderr=subprocess.STDOUT, env=environment)
+            if stage.tool:
+                words = [tool_path(stage.tool[0]) or stage.tool[0], *stage.tool[1:], *words]
+            process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
             reason = self._wait(process, prefix, deadline)
-        tail = _tail(path) if process.returncode else ""
+        lines = path.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if process.returncode else []
+        tail = "\n".join(lines)[-_TAIL_CHARACTERS:]
         own = Ended(self._rank, process.returncode, reason, tail)
         self._store.set(f"{prefix}/ended/{self._rank}", json.dumps(asdict(own)))
         keys = [f"{prefix}/ended/{rank}" for rank in range(self._world)]
@@ -181,10 +184,6 @@ def uses_cuda(settings: Settings) -> bool:
 def tool_path(name: str) -> str | None:
     """Return the path of a CUDA tool, or None."""
     return shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
-
-
-def _tool(stage: Stage) -> list[str]:
-    return [tool_path(stage.tool[0]) or stage.tool[0], *stage.tool[1:]] if stage.tool else []
 
 
 def _end(process: subprocess.Popen[bytes], reason: str) -> str:
@@ -225,10 +224,6 @@ def _free_address() -> str:
     with socket.socket() as free:
         free.bind(("", 0))
         return f"{address} {free.getsockname()[1]}"
-
-
-def _tail(path: Path) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL_LINES:])[-_TAIL_CHARACTERS:]
 
 
 def supervisors_store(timeout: float) -> tuple[Store, int, int]:
