@@ -14,7 +14,7 @@ are every shipped step of full size with every shipped cluster. `--random N` gen
 (`_random_pairs.py`); `--unequal` takes clusters whose links or devices differ much in speed.
 
 `--decisions` also compares each plan with searches in which the user makes one decision: a pin, the number of stages,
-duplex or none, no idle devices, even shares, or less activations kept. A decision only removes plans from the search,
+duplex or not, all devices, even shares, or fewer activations kept. A decision only removes plans from the search,
 so a step that is shorter with it shows that the free search missed a plan.
 
 `--most` limits the number of plans by hand for each pair to a random selection, and `--seconds` limits their time. A

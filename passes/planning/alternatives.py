@@ -199,7 +199,7 @@ class Question:
         count = 0
         for way in self.ways:
             count, ranked = self._ranked(way)
-            others = [option for option in ranked if len(chosen) > 1 or not _is_one_of(option[0], chosen)]
+            others = [it for it in ranked if len(chosen) > 1 or not any(is_same(other, it[0]) for other in chosen)]
             for state, objective in others[:FEW]:
                 tried = self._tried(way, state, objective)
                 best[state] = min(best.get(state, tried), tried, key=_order)
@@ -245,10 +245,6 @@ class Question:
 def _order(given: Alternative) -> tuple[bool, bool, float]:
     """Return the sort key: feasible alternatives come first, then fitting ones, then the fastest."""
     return given.seconds is None, not given.fits, given.seconds or given.objective
-
-
-def _is_one_of(state: State, chosen: set[State]) -> bool:
-    return any(is_same(other, state) for other in chosen)
 
 
 def _decided(view: StepView, subject: Subject) -> Iterator[Decided]:

@@ -29,7 +29,7 @@ from random import Random
 from ...ir.cluster import Cluster
 from ...ir.mesh import Axis, Mesh
 from .candidate_compiler import CandidateCompiler, Finished
-from .candidates import Candidate, Choice, Layout, preset
+from .candidates import Candidate, Layout, preset
 from .evaluator import Evaluator, SolvedCandidate
 from .layouts import AXES, LayoutConstraints, divisors
 from .notes import Note, Refused, dropped_if_faulty, verify
@@ -70,12 +70,9 @@ class Degrees:
         stages, parts = devices // (self.dp * self.tp), batch // (self.dp * self.rows)
         mesh = Mesh((Axis(AXES[0], stages * self.dp), Axis(AXES[1], self.tp)))
         mode = "pipeline" if stages > 1 else "accumulate" if parts > 1 else "whole"
-        return Candidate(Layout(mesh, mode, parts, stages, ranks=ranks), self._choice())
-
-    def _choice(self) -> Choice:
         split = [("dp", (AXES[0],))] if self.dp > 1 else []
         split += [("tp", (AXES[1],))] if self.tp > 1 else []
-        return preset(*(split or [("dp", ())]))
+        return Candidate(Layout(mesh, mode, parts, stages, ranks=ranks), preset(*(split or [("dp", ())])))
 
 
 class Annealing:

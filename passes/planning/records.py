@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NotRequired, TypeAlias, TypedDict, cast
 
@@ -104,7 +103,8 @@ class Chosen:
     @staticmethod
     def read(record: CandidateRecord, mesh_name: str = "mesh") -> Chosen:
         """Read a record that `record` wrote; other records raise KeyError, TypeError or ValueError."""
-        mesh, own_mesh = (_mesh(sizes, mesh_name) for sizes in (record["mesh"], record["own_mesh"]))
+        all_axes = ([Axis(*axis) for axis in record[key].items()] for key in ("mesh", "own_mesh"))
+        mesh, own_mesh = (Mesh(tuple(axes), mesh_name) for axes in all_axes)
         rare: dict[str, Any] = {name: record.get(name) for name in _RARE if name in record}
         if "ranks" in rare:
             rare["ranks"] = tuple(rare["ranks"])
@@ -117,10 +117,6 @@ class Chosen:
 
 def _sizes(mesh: Mesh) -> dict[str, int]:
     return {axis.name: axis.size for axis in mesh.spatial}
-
-
-def _mesh(sizes: Mapping[str, int], name: str) -> Mesh:
-    return Mesh(tuple(Axis(axis, size) for axis, size in sizes.items()), name)
 
 
 def _pin_record(pin: Pin) -> PinRecord:

@@ -279,7 +279,7 @@ class _PartPropagation:
         if any(self.found.values[value].partial for value in op.args):
             return None
         wanted = {index: set(uses[value]) for index, value in enumerate(op.outs) if value in uses}
-        # Each micro-batch adds to zeros of its own.
+        # Each micro-batch has separate zeros to add to.
         summed = any(demand is not None and demand.partial for demands in wanted.values() for demand in demands)
         no_operands = frozenset[int]()
         zeros = Linear(no_operands) if summed and no_operands in rule.linear else None
