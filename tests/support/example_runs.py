@@ -6,12 +6,10 @@ import importlib.util
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
-from forked import run_ranks
+from forked import run_python, run_ranks
 from split_cluster import split_cluster
 
 from shardwright.ir.cluster_file import cluster_toml
@@ -57,8 +55,6 @@ def run_readme(name: str, folder: Path) -> int:
         shutil.copy(path, folder)
     commands = re.findall(r"^    (opt-tool .*)$", (EXAMPLES / name / "README.md").read_text(), re.MULTILINE)
     for command in commands:
-        tool, *arguments = shlex.split(command)
-        call = [str(Path(sys.executable).parent / tool), *arguments]
-        ran = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
+        ran = run_python("-m", "shardwright.tools.opt_tool", *shlex.split(command)[1:], folder=folder)
         assert ran.returncode == 0, f"{command}\n{ran.stderr}"
     return len(commands)
