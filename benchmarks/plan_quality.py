@@ -45,7 +45,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from _plain_plans import Judged, Prepared, Workshop, judge_all, limited, need_of, plain_plans, step_seconds, tightest
 from _random_pairs import PAIRS, PREFIX, find_any_cluster, find_step, number_of, random_step
 from _report import arguments, parsed, plot, publish
-from xdsl.context import Context
+from _steps import after, planned
 from xdsl.dialects.builtin import ModuleOp, TensorType
 
 from shardwright.api.compile import import_training_step
@@ -53,9 +53,7 @@ from shardwright.dialects.train import BATCH
 from shardwright.ir.cluster import Cluster
 from shardwright.ir.cluster_file import shipped_clusters
 from shardwright.models.registry import MODELS
-from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.errors import PassError
-from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.pipelines import SUM_BATCH_NORMS
 from shardwright.passes.planning.summary import read_plan
 from shardwright.passes.step.step_view import step_functions
@@ -158,12 +156,11 @@ class Row:
 def prepared_step(name: str) -> Prepared:
     """Return the step, imported and prepared for the search."""
     step = find_step(name)
-    module = import_training_step(step)
-    run_pipeline(Context(), module, "prepare", verify_each=False)
+    module = after(import_training_step(step), "prepare")
     decomposed = module.clone()
     has_batch_norm = any(op.name == "aten._native_batch_norm_legit_functional" for op in module.walk())
     if has_batch_norm:
-        run_pipeline(Context(), decomposed, SUM_BATCH_NORMS, verify_each=False)
+        after(decomposed, SUM_BATCH_NORMS)
     return Prepared(decomposed, module, has_batch_norm, _rows(module))
 
 
@@ -201,11 +198,9 @@ def compare(step: str, cluster: str, options: Options = Options()) -> Row:
 
 
 def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
-    module = prepared.fused.clone()
-    add_cluster(module, cluster)
     began = perf_counter()
     try:
-        run_pipeline(Context(), module, plan, verify_each=False)
+        module = planned(prepared.fused, cluster, plan)
         row.planning = perf_counter() - began
         seconds, (peak, memory) = step_seconds(module), tightest(module)
         (func,) = step_functions(module)
@@ -217,8 +212,7 @@ def _search(row: Row, prepared: Prepared, cluster: Cluster, plan: str) -> None:
             row.failure = f"says {summary.step:.6g} s, is {seconds:.6g} s"
         if peak > memory:
             row.failure = f"needs {peak} bytes of {memory:.0f}"
-        run_pipeline(Context(), module, "finish", verify_each=False)
-        if fault := first_fault(module):
+        if fault := first_fault(after(module, "finish")):
             row.failure = f"invalid: {fault.message}"
     except PassError as error:
         kind = "crashed" if "crashed" in str(error) else "refused"
@@ -243,10 +237,8 @@ def _by_hand(row: Row, prepared: Prepared, cluster: Cluster, options: Options) -
 
 def _searched(prepared: Prepared, cluster: Cluster, passes: str) -> Judged:
     """Return the result of a search with a decision of the user."""
-    module = prepared.fused.clone()
-    add_cluster(module, cluster)
     try:
-        run_pipeline(Context(), module, passes, verify_each=False)
+        module = planned(prepared.fused, cluster, passes)
     except PassError as error:
         return Judged("one decision", passes, refusal=str(error))
     return Judged("one decision", passes, step_seconds(module), *tightest(module))

@@ -114,12 +114,14 @@ class Choice:
         return " + ".join(names) or "searched"
 
     @property
+    def is_completion(self) -> bool:
+        """Return whether presets are completed without a search."""
+        return self.weights == COMPLETION
+
+    @property
     def objective(self) -> str:
-        """
-        Return the objective of a search in words, `weights 0.25/1, unbucketed`. The text is empty for presets that are
-        completed without a search.
-        """
-        if self.weights == COMPLETION:
+        """Return the objective of a search in words, `weights 0.25/1, unbucketed`; empty if there is no search."""
+        if self.is_completion:
             return ""
         weights = self.weights
         parts = {

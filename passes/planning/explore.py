@@ -311,8 +311,8 @@ class Explorer(MemoryPhases):
     def _hiding(self) -> Iterator[Candidate]:
         """
         Yield candidates that hide collectives of activations, by products in parts or by parts that take turns: the
-        best whole-batch candidates, strategies that prefer such collectives, and presets with tensor parallelism. If
-        the user asks for duplex, yield all presets.
+        best whole-batch candidates, strategies that prefer such collectives, and presets with tensor parallelism, for
+        turns also with the other ops searched. If the user asks for duplex, yield all presets.
         """
         own = Layout(self.meshes[0])
         best = [leader for leader in self._leaders(REFINED) if leader.layout.mode == "whole"]
@@ -339,12 +339,12 @@ class Explorer(MemoryPhases):
                 yield replace(leader, layout=replace(leader.layout, chunked=True))
 
     def _other_turns(self) -> Iterator[Candidate]:
-        """Yield the best searched strategy and the best preset for parts that take turns, in other numbers of parts."""
+        """Yield other numbers of parts that take turns: of the best search, the best preset, and the best of both."""
         simulated = (note for note in self.notes if note.exposed is not None and note.candidate.layout.mode == "duplex")
-        best: dict[object, Candidate] = {}
+        best: dict[tuple[bool, bool], Candidate] = {}
         for note in sorted(simulated, key=step_of):
             choice = note.candidate.choice
-            best.setdefault((bool(choice.pins), bool(choice.objective)), note.candidate)
+            best.setdefault((bool(choice.pins), choice.is_completion), note.candidate)
         for candidate in best.values():
             for layout in duplexes(candidate.layout.mesh, self.bench.rows, self.fixed):
                 yield replace(candidate, layout=replace(candidate.layout, parts=layout.parts))

@@ -209,7 +209,7 @@ class Race:
     def _estimate_by_speed(self, attempt: SolvedCandidate) -> None:
         """Estimate a preset with shares by speed; its collectives take at least as long as with even shares."""
         layout, choice = attempt.candidate.layout, attempt.candidate.choice
-        is_even_preset = bool(choice.presets) and not choice.balanced and layout.stages == len(attempt.solved) == 1
+        is_even_preset = choice.is_completion and not choice.balanced and layout.stages == len(attempt.solved) == 1
         if is_even_preset and len(self.cluster.kinds_used) > 1:
             (solved,), least = attempt.solved, self.bench.times.least(layout)
             compute = sum(sums.compute for sums in solved.sums)
