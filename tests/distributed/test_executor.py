@@ -1,14 +1,12 @@
 """A program as lowering writes it, on two ranks, compared with one device; how it starts, and its start-up errors."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import small_program
 import torch
+from forked import run_python, torchrun
 from small_program import PLAN, compare_plans, train, train_on_one_device
 
 from shardwright.runtime.spawn import run_ranks
@@ -35,17 +33,8 @@ def test_different_programs_are_refused_on_every_rank():
     assert "; ranks [1] (on " in first
 
 
-def torchrun(ranks: int, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += [str(program), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        command, cwd=PROGRAM.parent, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-
-
 def test_torchrun_prints_losses_and_seconds():
-    done = torchrun(2, PROGRAM, "--steps", "2", "--seed", "3", "--checked")
+    done = torchrun(2, str(PROGRAM), "--steps", "2", "--seed", "3", "--checked")
     assert done.returncode == 0, done.stderr
     first, _, last = done.stdout.splitlines()
     assert first == f"step 1: loss {train_on_one_device(1)[0][0]:.6f}"
@@ -60,7 +49,7 @@ def test_the_rank_that_fails_says_why(tmp_path: Path):
         "    return step(comm, *values[:7], values[7] / (1 - comm.rank), 1 // (1 - comm.rank))\n"
         "rt.main(PLAN, fails)\n"
     )
-    done = torchrun(2, program)
+    done = torchrun(2, str(program))
     assert done.returncode == 1
     told = r"^linear: rank 1 \(\S+\): ZeroDivisionError in step 1: integer division or modulo by zero$"
     assert re.search(told, done.stderr, re.MULTILINE), done.stderr
@@ -68,7 +57,7 @@ def test_the_rank_that_fails_says_why(tmp_path: Path):
 
 
 def test_without_torchrun_the_error_names_the_command():
-    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, timeout=120)
+    done = run_python(str(PROGRAM))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         f"linear: rank 0: plan 'linear' is for 2 ranks on mesh {PLAN.mesh}, launched on 1: "

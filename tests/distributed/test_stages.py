@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import staged_program
 import torch
+from forked import torchrun
 from staged_program import train, train_on_one_device, train_until_killed
 
 from shardwright.runtime.spawn import RankError, run_ranks
@@ -39,35 +40,33 @@ def test_a_killed_rank_ends_all_spawned_ranks(rank: int):
     assert time.monotonic() - start < MOST_SECONDS
 
 
-def torchrun(*arguments: str, program: Path = PROGRAM, ranks: int = 4) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        [*command, str(program), *arguments], cwd=PROGRAM.parent, env=environment, stdout=pipe, stderr=pipe, text=True
-    )
-
-
 def test_torchrun_runs_all_stages():
-    out, errors = torchrun("--steps", "2", "--seed", "3", "--checked").communicate(timeout=60)
-    first, second, last = out.splitlines()
+    done = torchrun(4, str(PROGRAM), "--steps", "2", "--seed", "3", "--checked")
+    assert done.returncode == 0, done.stderr
+    first, second, last = done.stdout.splitlines()
     losses = train_on_one_device(1)[0]
-    assert first == f"step 1: loss {losses[0]:.6f}", errors
+    assert first == f"step 1: loss {losses[0]:.6f}"
     assert second.startswith("step 2: loss ")
     assert re.fullmatch(r"median \d+\.\d{4} s per step on 4 ranks", last)
 
 
 def test_too_few_ranks_get_an_error_with_the_expected_number():
-    out, errors = torchrun(ranks=2).communicate(timeout=60)
-    assert not out
-    assert 'plan \'three\' is for 4 ranks on mesh <["gpu"=1]> on [0], <["gpu"=2]> on [1, 2]' in errors
-    assert "launched on 2: start with torchrun --nproc-per-node 4" in errors
+    done = torchrun(2, str(PROGRAM))
+    assert not done.stdout
+    assert 'plan \'three\' is for 4 ranks on mesh <["gpu"=1]> on [0], <["gpu"=2]> on [1, 2]' in done.stderr
+    assert "launched on 2: start with torchrun --nproc-per-node 4" in done.stderr
 
 
 # `test_faults.py` kills another rank than the first.
 @pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_killed_rank_ends_a_torchrun_job_with_one_message(rank: int):
-    job = torchrun("--steps", "1000000000")
+    # Processes of `forked` are no children of the launcher.
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipe = subprocess.PIPE
+    job = subprocess.Popen(
+        [*command, str(PROGRAM), "--steps", "1000000000"], env=environment, stdout=pipe, stderr=pipe, text=True
+    )
     assert job.stdout is not None
     job.stdout.readline()
     (victim,) = [pid for pid in _children(job.pid) if _environment(pid).get("RANK") == str(rank)]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from forked import run_python, run_ranks
+from forked import Done, run_python, torchrun
 from pair_cluster import PAIR_CLUSTER
 
 STEP = '''
@@ -44,8 +41,6 @@ def unseen():
     return sw.TrainingStep(Chooses, F.cross_entropy, torch.optim.SGD, batch)
 '''
 
-Done = subprocess.CompletedProcess[str]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -60,12 +55,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def shardwright(folder: Path, *arguments: str) -> Done:
     return run_python("-m", "shardwright.tools.cli", *arguments, folder=folder)
-
-
-def torchrun(folder: Path, ranks: int, *arguments: str) -> Done:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def losses(done: Done) -> list[str]:
@@ -84,7 +73,7 @@ def test_a_plan_runs_and_its_program_runs_without_the_compiler(folder: Path, exp
     assert float(expected[2]) < float(expected[0])
     # A program is an ordinary file: here it runs outside of its plan, without the other files of the plan.
     (folder / "elsewhere.py").write_text((folder / "plan" / "program.py").read_text())
-    assert losses(torchrun(folder, 2, "elsewhere.py", "--steps", "3")) == expected
+    assert losses(torchrun(2, "elsewhere.py", "--steps", "3", folder=folder)) == expected
 
 
 def test_a_users_step_is_planned_run_and_resumed_on_another_number_of_ranks(folder: Path):
@@ -117,7 +106,7 @@ def test_a_compiled_run_gives_the_same_losses(folder: Path, expected: list[str])
 
 
 def test_a_program_on_the_wrong_number_of_ranks_is_refused(folder: Path):
-    done = run_ranks(1, "plan/program.py", "--steps", "1", folder=folder)
+    done = torchrun(1, "plan/program.py", "--steps", "1", folder=folder)
     assert done.returncode == 1
     assert "is for 2 ranks" in done.stderr
     assert "start with torchrun --nproc-per-node 2" in done.stderr
@@ -131,7 +120,7 @@ def test_ranks_with_different_plans_are_refused(folder: Path):
         "name = ('plan', 'other')[int(os.environ['RANK'])]\n"
         "runpy.run_path(f'{name}/program.py', run_name='__main__')\n"
     )
-    done = run_ranks(2, "mixed.py", "--steps", "1", folder=folder)
+    done = torchrun(2, "mixed.py", "--steps", "1", folder=folder)
     assert done.returncode == 1
     assert "the ranks run different programs: ranks [0]" in done.stderr
     assert "start all ranks from the same file, with the same versions" in done.stderr

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from example_runs import EXAMPLES, load_example, write_cluster
-from forked import Done, run_python, run_ranks
+from forked import Done, run_python, torchrun
 from torch.distributed.run import get_args_parser
 
 from shardwright.tools.cli_arguments import parse_arguments
@@ -90,7 +90,7 @@ def test_two_hosts_train_with_one_plan_as_one_process(
 @pytest.mark.timeout(200)
 def test_the_script_trains_in_a_thread_of_a_worker_as_under_ray(folder: Path, alone: list[float]):
     arguments = (TRAIN, "--cluster", "cluster.toml", "--plan", "plan", "--steps", STEPS)
-    done = run_ranks(2, str(SUPPORT / "in_a_thread.py"), *arguments, folder=folder)
+    done = torchrun(2, str(SUPPORT / "in_a_thread.py"), *arguments, folder=folder)
     assert losses(done) == pytest.approx(alone, rel=1e-5)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from forked import run_python
+from forked import run_python, torchrun
 from split_cluster import split_cluster
 
 import shardwright as sw
@@ -60,12 +57,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-
-
 @pytest.mark.parametrize(
     ("launcher", "model"),
     [
@@ -77,7 +68,7 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 )
 def test_a_script_trains_as_on_one_device(folder: Path, launcher: str, model: str):
     command = ("train.py", "cluster.toml", model)
-    done = torchrun(folder, *command) if launcher == "torchrun" else run_python(*command, folder=folder)
+    done = torchrun(2, *command, folder=folder) if launcher == "torchrun" else run_python(*command, folder=folder)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["mesh"] == ({"dp": 1, "tp": 2} if launcher == "torchrun" else {"dp": 1, "tp": 1})
@@ -98,7 +89,7 @@ def test_a_script_trains_as_on_one_device(folder: Path, launcher: str, model: st
 
 def test_a_cluster_of_another_size_is_refused_on_every_rank(folder: Path):
     (folder / "four.toml").write_text(cluster_toml(split_cluster(Mesh.of(gpu=4))))
-    done = torchrun(folder, "train.py", "four.toml", "factory")
+    done = torchrun(2, "train.py", "four.toml", "factory", folder=folder)
     assert done.returncode == 1
     message = "cluster 'split' has 4 devices (mesh <[\"gpu\"=4]>), but the job has 2 ranks; start it with"
     assert done.stderr.count(message) == 2
@@ -123,7 +114,7 @@ for number in range(1000):
 
 def test_an_error_in_the_script_of_one_rank_ends_all_with_one_message(folder: Path):
     (folder / "fails.py").write_text(FAILS)
-    done = torchrun(folder, "fails.py")
+    done = torchrun(2, "fails.py", folder=folder)
     assert done.returncode == 1
     assert done.stderr.count("[rank1]: ZeroDivisionError: of the script's own") == 1
     assert "[rank0]" not in done.stderr

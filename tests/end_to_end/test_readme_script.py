@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from forked import torchrun
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -116,9 +114,8 @@ def test_the_script_runs_and_is_exact(ranks: int, one: Run, others: list[Run], a
     folder = tmp_path / "empty"
     folder.mkdir()
     (folder / "train.py").write_text(script("docs/quick-start.md"))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "train.py"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    done = torchrun(ranks, "train.py", folder=folder, environment=cache, timeout=300)
     assert done.returncode == 0, done.stderr
 
     for rank in range(ranks):

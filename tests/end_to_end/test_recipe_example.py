@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 from example_runs import EXAMPLES, load_example, write_cluster
-from forked import run_ranks
+from forked import torchrun
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -83,7 +83,7 @@ def evaluated(model: nn.Module, data: Dataset[dict[str, torch.Tensor]], rows: in
 def on_processes(script: Path, ranks: int, *options: str) -> Curves:
     """Run the example on processes and return the printed curves."""
     pytest.importorskip("transformers")
-    ran = run_ranks(ranks, str(script), *options, timeout=280)
+    ran = torchrun(ranks, str(script), *options, timeout=280)
     assert ran.returncode == 0, ran.stderr
     return curves(ran.stdout)
 

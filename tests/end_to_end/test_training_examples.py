@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from example_runs import EXAMPLES, load_example, write_cluster
-from forked import run_ranks
+from forked import torchrun
 
 # Importing it takes seconds in every worker that collects this file.
 pytestmark = pytest.mark.skipif(find_spec("peft") is None, reason="needs peft")
@@ -38,7 +38,7 @@ TOLERANCES: Mapping[str, float] = {
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Mapping[str, Any]]:
     """Return the losses of all examples on two processes, and facts about their programs."""
     cluster = write_cluster(2, tmp_path_factory.mktemp("examples"))
-    done = run_ranks(2, str(SCRIPT), cluster, str(STEPS), *TOLERANCES)
+    done = torchrun(2, str(SCRIPT), cluster, str(STEPS), *TOLERANCES)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     print(*(f"{row['name']}: {row['seconds']:.1f} s" for row in rows), sep="\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from example_runs import EXAMPLES, load_example, write_cluster
-from forked import run_ranks
+from forked import torchrun
 from torch import nn
 from update_ranges import without_update
 
@@ -18,7 +18,7 @@ from update_ranges import without_update
 @pytest.mark.timeout(200)
 def test_the_example_writes_log_curve_and_profile(tmp_path: Path):
     cluster, out = write_cluster(2, tmp_path), tmp_path / "out"
-    ran = run_ranks(2, str(EXAMPLES / "watching.py"), "--cluster", cluster, "--out", str(out))
+    ran = torchrun(2, str(EXAMPLES / "watching.py"), "--cluster", cluster, "--out", str(out))
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.count("shardwright INFO: Sequential: planned in ") == 1
     assert not ran.stdout

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from types import ModuleType
 
-from forked import run_python, run_ranks
+from forked import run_python, torchrun
 from split_cluster import split_cluster
 
 from shardwright.ir.cluster_file import cluster_toml
@@ -19,8 +19,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def launch_example(name: str, *arguments: str, ranks: int = 4) -> str:
-    """Run `examples/<name>.py` on some processes as torchrun does, and return its output."""
-    ran = run_ranks(ranks, str(EXAMPLES / f"{name}.py"), *arguments)
+    """Run `examples/<name>.py` on some processes by torchrun, and return its output."""
+    ran = torchrun(ranks, str(EXAMPLES / f"{name}.py"), *arguments)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 

@@ -11,6 +11,7 @@ LOADED = [
     *(f"shardwright.passes.{name}" for name in PASSES),
     "shardwright.dialects.known_attributes",
     "shardwright.models.registry",
+    "torch.distributed.run",
     "torch._inductor.fx_passes.dedupe_symint_uses",
     "torch._inductor.pattern_matcher",
     "torch._subclasses.schema_check_mode",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import run_python
 from gpu_check.equality import EVERY, MARGIN, QUICK, judged, listed
 from gpu_check.programs import FAMILIES, forms
 from gpu_check.report import HTML_NAME, JSON_NAME, MARKDOWN_NAME, markdown, page, read_status, write
@@ -188,9 +187,9 @@ def test_every_family_is_compared_in_every_kind_of_plan(world: int):
 def run_check(module: str, out: Path, *arguments: str) -> tuple[int, str, Mapping[str, Any]]:
     """Run a check on two processes; return its exit status, its output, and its stages by name."""
     given = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "support")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(given), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", module, "--cpu", "--nproc-per-node", "2", "--out", str(out), *arguments]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540)
+    environment = {"PYTHONPATH": os.pathsep.join(given)}
+    command = ("-m", module, "--cpu", "--nproc-per-node", "2", "--out", str(out), *arguments)
+    ran = run_python(*command, environment=environment, timeout=540)
     report = json.loads((out / JSON_NAME).read_text())
     assert report["complete"]
     return ran.returncode, ran.stdout + ran.stderr, {stage["name"]: stage for stage in report["stages"]}

@@ -2,7 +2,6 @@
 
 import io
 import random
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from forked import run_python
 from xdsl.context import Context
 from xdsl.dialects import test
 from xdsl.dialects.arith import AddiOp, MuliOp
@@ -374,8 +374,7 @@ def test_a_fault_of_the_tool_is_reported_as_internal(
 def test_the_traceback_can_be_shown(tmp_path: Path):
     path = tmp_path / "bad.mlir"
     path.write_text("func.retrun")
-    command = [sys.executable, "-m", "shardwright.tools.opt_tool", str(path), "--debug-traceback"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python("-m", "shardwright.tools.opt_tool", str(path), "--debug-traceback")
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("hint: did you mean 'func.return'")
