@@ -50,6 +50,7 @@ from .optimizers import (
 )
 from .pieces import Sums, part_of
 from .plan import Plan, Result, Value
+from .recurrent import recurrent, recurrent_backward
 from .spawn import run_ranks
 from .stages import Stage
 from .transfers import Holders, Transfer
@@ -62,7 +63,7 @@ __all__ = [
     "grouped_mm_backward", "in_each_part", "in_order", "increment", "index_add_part", "index_put_part",
     "index_select_part", "index_tensor_part", "joined_adam_", "joined_adamw_", "joined_sgd_", "launch", "main",
     "nll_loss_backward_part", "nll_loss_forward_part", "part_of", "per_layer", "random_bernoulli",
-    "random_dropout", "random_exponential", "random_integers", "random_normal", "random_uniform", "run_ranks",
-    "scatter_add_part", "scatter_src_part", "scatter_value_part", "sgd_", "split", "sum_exp", "sum_of_squares",
-    "take_rows", "updated",
+    "random_dropout", "random_exponential", "random_integers", "random_normal", "random_uniform", "recurrent",
+    "recurrent_backward", "run_ranks", "scatter_add_part", "scatter_src_part", "scatter_value_part", "sgd_",
+    "split", "sum_exp", "sum_of_squares", "take_rows", "updated",
 ]  # fmt: skip

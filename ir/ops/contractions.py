@@ -114,6 +114,29 @@ def _grouped_rows() -> Iterator[OpSpec]:
     )
 
 
+def _recurrent_layers() -> Iterator[OpSpec]:
+    # The rows of the batch (b) do not depend on each other; gates, states and steps do.
+    names = "inputs state of_inputs of_state bias bias_of_state"
+    tensors = "[t, b, i], [s, b, h], [g, i], [g, h], [g], [g]"
+    arguments = 'str kind="lstm", bool reverse=False'
+    yield from rows(
+        "recurrent",
+        names,
+        f"({tensors}) -> ([t, b, h], [s, b, h]) replicated={{t, i, s, h, g}}",
+        flops="2*t*b*g*(i+h)",
+        results=2,
+        arguments=arguments,
+    )
+    yield from rows(
+        "recurrent_backward",
+        f"grad grad_state {names}",
+        f"([t, b, h], [s, b, h], {tensors}) -> ({tensors}) reduction={{b}} replicated={{t, i, s, h, g}}",
+        flops="6*t*b*g*(i+h)",
+        results=6,
+        arguments=arguments,
+    )
+
+
 def contractions_rows() -> Iterator[OpSpec]:
     """Yield the rows of this family."""
     yield from rows(
@@ -145,6 +168,7 @@ def contractions_rows() -> Iterator[OpSpec]:
     yield from rows("addr", "self vec1 vec2", biased("i", "j", "ij"), linear="self+vec1 self+vec2", flops="2*i*j")
     yield from rows("mv", "self vec", "([i, k], [k]) -> ([i]) reduction={k}", linear="self vec", flops="2*i*k")
     yield from _grouped_rows()
+    yield from _recurrent_layers()
     for name, other in (("dot", "tensor"), ("vdot", "other")):
         yield from rows(name, f"self {other}", "([k], [k]) -> ([]) reduction={k}", linear=f"self {other}", flops="2*k")
     yield from rows("_cdist_forward _euclidean_dist", "x1 x2", distances, flops="3*p*r*m")

@@ -112,7 +112,7 @@ class Numbers(TorchFunctionMode):
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> object:
         kwargs = kwargs or {}
-        func = rewritten(func, args)
+        func = rewritten(func, args, kwargs)
         if args and is_number(args[0]):
             func = _OUT_OF_PLACE.get(func, func)
         if func is torch.Tensor.__bool__:

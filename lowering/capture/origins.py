@@ -105,7 +105,7 @@ class SiteRecorder(TorchFunctionMode):
                 f"{site}: random numbers are drawn from a torch.Generator, which is not captured; {GENERATOR.instead}"
             )
         with self.noting(site):
-            return rewritten(func, args)(*args, **(kwargs or {}))
+            return rewritten(func, args, kwargs or {})(*args, **(kwargs or {}))
 
     @property
     def function(self) -> str:

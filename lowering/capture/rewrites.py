@@ -1,5 +1,5 @@
 """
-Replace calls of a model during tracing by calls with the same result and static shapes.
+Replace calls of a model during tracing by calls with the same result whose rows of the batch can be split.
 
 ``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a static shape, but the shape of their gradients depends
 on the number of true elements in the mask.
@@ -7,15 +7,19 @@ on the number of true elements in the mask.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
+from . import recurrent
 
-def rewritten(func: Callable[..., object], args: tuple[object, ...]) -> Callable[..., object]:
+
+def rewritten(
+    func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Callable[..., object]:
     """Return the replacement of `func` for these arguments, or `func` if it has none."""
     replacement, applies = _REWRITES.get(func, (func, None))
-    return replacement if applies is not None and applies(*args) else func
+    return replacement if applies is not None and applies(*args, **kwargs) else func
 
 
 def _set_where(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor | float) -> None:
@@ -52,5 +56,6 @@ _REWRITES: dict[object, tuple[Callable[..., object], Callable[..., bool]]] = {
     torch.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter_: (_masked_scatter_into, _has_elements),
+    **{function: (recurrent.layers_of(kind), recurrent.is_plain) for function, kind in recurrent.KINDS.items()},
 }
 """Function -> its replacement, and a predicate on the arguments that the replacement supports."""

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import attention_ops, cross_entropy_ops, grouped_ops, indexed_ops, list_ops, random_ops, update_ops
+from . import (
+    attention_ops,
+    cross_entropy_ops,
+    grouped_ops,
+    indexed_ops,
+    list_ops,
+    random_ops,
+    recurrent_ops,
+    update_ops,
+)
 from .fused_op import Definition, FusedOp
 
 FUSED_OPS: Mapping[str, FusedOp] = {
-    op.name: op for family in (attention_ops, cross_entropy_ops, grouped_ops, list_ops, random_ops) for op in family.OPS
+    op.name: op
+    for family in (attention_ops, cross_entropy_ops, grouped_ops, list_ops, random_ops, recurrent_ops)
+    for op in family.OPS
 }
 
 BY_DEFINITION: Mapping[Definition, FusedOp] = {op.definition: op for op in FUSED_OPS.values()}

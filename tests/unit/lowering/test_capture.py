@@ -253,6 +253,24 @@ def _check_and_reassign(self: Does, h: torch.Tensor) -> torch.Tensor:
     return h
 
 
+def test_each_layer_of_a_recurrent_network_is_one_op_whatever_its_length() -> None:
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells = nn.LSTM(5, 3, num_layers=2, bidirectional=True, dropout=0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.cells(x)[0].square().mean()
+
+    def captured(length: int) -> list[str]:
+        found = capture_step(Network(), None, SGD, (torch.randn(length, 4, 5),))
+        return [op_name(node) for node, _ in graph_calls(found)]
+
+    names = captured(4)
+    assert (names.count("recurrent"), names.count("recurrent_backward")) == (4, 4)
+    assert names == captured(400)
+
+
 def _keeps_products() -> Any:
     return create_selective_checkpoint_contexts([torch.ops.aten.mm.default])
 
