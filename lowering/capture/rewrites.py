@@ -2,7 +2,8 @@
 Replace calls of a model during tracing by calls with the same result whose rows of the batch can be split.
 
 ``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a static shape, but the shape of their gradients depends
-on the number of true elements in the mask.
+on the number of true elements in the mask. Bags of one size are sums of rows of an embedding, and torch's op for bags
+of any sizes needs all of them at once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.nn import functional
 
 from . import recurrent
 
@@ -51,11 +53,34 @@ def _has_elements(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> 
     return source.numel() > 0
 
 
+def _embedding_bag(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    per_sample_weights: torch.Tensor | None = None,
+    **ignored: object,
+) -> torch.Tensor:
+    """Return the sums or means of the rows of an embedding at the indices ``[bags, size]``."""
+    rows = functional.embedding(input, weight, scale_grad_by_freq=scale_grad_by_freq)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    return rows.sum(1) if mode == "sum" else rows.mean(1)
+
+
+def _has_bags_of_one_size(input: torch.Tensor, weight: object, **given: object) -> bool:
+    """Return whether all bags have the same number of rows, and none of the rows is left out or normalised."""
+    is_plain = given.get("max_norm") is None and given.get("padding_idx") is None and not given.get("sparse")
+    return is_plain and input.dim() == 2 and input.shape[1] > 0 and given.get("mode", "mean") in ("mean", "sum")
+
+
 _REWRITES: dict[object, tuple[Callable[..., object], Callable[..., bool]]] = {
     torch.Tensor.__setitem__: (_set_where, _is_one_value),
     torch.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter_: (_masked_scatter_into, _has_elements),
+    functional.embedding_bag: (_embedding_bag, _has_bags_of_one_size),
     **{function: (recurrent.layers_of(kind), recurrent.is_plain) for function, kind in recurrent.KINDS.items()},
 }
 """Function -> its replacement, and a predicate on the arguments that the replacement supports."""
