@@ -169,8 +169,7 @@ _BY_NAME: Mapping[str, str] = {
         max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
     """,
     "first int32": "frexp linalg_inv_ex linalg_cholesky_ex linalg_lu_factor_ex",
-    "first first int32": "_linalg_det _linalg_solve_ex",
-    "first real first int32": "_linalg_slogdet",
+    "first first int32": "_linalg_solve_ex",
     "real first": "var_mean std_mean _linalg_eigh",
     "first real first": "_linalg_svd",
     "float bool": "random_dropout",

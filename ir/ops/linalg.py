@@ -45,8 +45,6 @@ def linalg_rows() -> Iterator[OpSpec]:
     yield from rows("_linalg_eigh", "A", batched, flops="9*each*v0_0", results=2)
     yield from rows("_linalg_svd", "A", batched, flops="20*each*v0_0", results=3)
     yield from rows("linalg_lu_factor_ex", "A", batched, flops=_FACTORS, results=3)
-    yield from rows("_linalg_det", "A", batched, flops=_FACTORS, results=3, ordered=True)
-    yield from rows("_linalg_slogdet", "A", batched, flops=_FACTORS, results=4, ordered=True)
     yield from rows("_linalg_solve_ex", "A B", batched, flops=_FACTORS, results=4)
     yield from rows("linalg_solve_triangular", "self B", batched, linear="B", flops="each*v0_0")
     yield from rows("cholesky_solve", "self input2", batched, linear="self", flops="2*each*v0_0")

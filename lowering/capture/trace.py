@@ -14,7 +14,6 @@ import torch
 import torch.fx
 import torch.fx.traceback
 from torch import nn
-from torch._decomp import get_decompositions
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map_only, tree_unflatten
@@ -33,35 +32,14 @@ from ...ir.not_supported import (
 )
 from .calling import Batch, CallError, Precision, compute_output, compute_step
 from .captured import CaptureError
+from .decompositions import DECOMPOSITIONS
 from .effects import Effects
 from .export import ExportedStep
 from .fake import VALUE_NEEDED, CheckedValuesError, Fakes
 from .origins import SiteRecorder, attach_origins
 
-aten = torch.ops.aten
-
 Returns: TypeAlias = Literal["loss", "output"]
 """The results of a traced call: the loss and the metrics, or the result of the model."""
-
-DECOMPOSED = (
-    aten.mse_loss,
-    aten.mse_loss_backward,
-    aten.smooth_l1_loss,
-    aten.smooth_l1_loss_backward,
-    aten.huber_loss,
-    aten.huber_loss_backward,
-    aten.soft_margin_loss,
-    aten.soft_margin_loss_backward,
-    aten.binary_cross_entropy,
-    aten.binary_cross_entropy_backward,
-    aten.binary_cross_entropy_with_logits,
-    aten._fused_rms_norm,
-    aten._fused_rms_norm_backward,
-    aten.addcdiv,
-    aten.addcmul,
-    aten.stack,
-)
-"""Ops to decompose: losses, which then end in a mean or a sum, and a few compounds."""
 
 METRICS = "metrics"
 """The key of a traced graph's `meta` that holds the names of the metrics, which are outputs after the loss."""
@@ -238,7 +216,7 @@ def _traced(step: _WatchedStep | ExportedStep, tensors: list[torch.Tensor], fake
             stack,
             step,
             tuple(tensors),
-            decompositions=dict(get_decompositions(DECOMPOSED)),  # type: ignore[arg-type]
+            decompositions=dict(DECOMPOSITIONS),
         )
         module = joint.graph_module
     attach_origins(module.graph, step.recorder)

@@ -187,6 +187,15 @@ def solve_without_raising():
     trains_alike(Between(lambda h: torch.linalg.solve_ex(h.mT @ h + torch.eye(8), h.mT)[0].mT))
 
 
+@works("determinants of a matrix and of its transpose")
+def determinants():
+    def scaled(h: torch.Tensor) -> torch.Tensor:
+        matrix = (h.mT @ h).cumsum(0) + 4 * torch.eye(8)
+        return h * (torch.slogdet(matrix)[1] + torch.slogdet(matrix.mT)[1] + torch.det(matrix[:2, :2].mT))
+
+    trains_alike(Between(scaled))
+
+
 @refused("complex Python numbers", r"argument 'other': a value of type complex has no form in the IR", COMPLEX_NUMBER)
 def complex_number():
     planned(Between(lambda h: (h * (1 + 2j)).abs()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.fx import GraphModule, Node
@@ -15,6 +16,7 @@ from xdsl.ir import Block, Region, SSAValue
 
 from shardwright.lowering.calls.arguments import element_type
 from shardwright.lowering.capture.captured import ORIGIN, CaptureError, Origin
+from shardwright.lowering.capture.decompositions import DETERMINANTS
 from shardwright.lowering.capture.indexing import index_first_dims
 from shardwright.lowering.capture.normalize import SPELLED, gives_argument, remove_dead_nodes, use_fused_ops
 from shardwright.lowering.capture.random import draw_by_place
@@ -55,11 +57,12 @@ def import_function(
     Raises:
         CaptureError: the function calls an op that the IR cannot represent.
     """
-    plain = function if functional else make_fx(function)(*_by_value(inputs))
-    traced = make_fx(torch.func.functionalize(plain))(*_by_value(inputs))
+    trace = partial(make_fx, decomposition_table=dict(DETERMINANTS))
+    plain = function if functional else trace(function)(*_by_value(inputs))
+    traced = trace(torch.func.functionalize(plain))(*_by_value(inputs))
     if any(map(_writes, traced.graph.nodes)):
         # The writes of an op that is composed of other ops (circular `pad`) appear only in its trace.
-        traced = make_fx(torch.func.functionalize(traced))(*_by_value(inputs))
+        traced = trace(torch.func.functionalize(traced))(*_by_value(inputs))
     graph = traced.graph
     seed = draw_by_place(graph)
     for node in filter(_writes, graph.nodes):
