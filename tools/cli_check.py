@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from dataclasses import asdict
 from importlib import import_module
+from math import isinf
 from pathlib import Path
 
 import torch
@@ -86,7 +87,9 @@ def _print(result: CheckResult) -> None:
     if result.own:
         own = ", ".join(f"{kind} {error:.2g}" for kind, error in result.own.items())
         parts.append(f"rounding alone changes a run on one device by {own}, which is therefore allowed")
-    if not result.passed and case.dtype is torch.float32:
+    if any(isinf(worst.error) for worst in result.errors):
+        parts.append("an error of inf is a value that is not finite on one device or in the plan")
+    elif not result.passed and case.dtype is torch.float32:
         parts.append(
             "in float32 rounding may switch a ReLU or a max-pool at a tie; --dtype float64 distinguishes this from a"
             " wrong plan"

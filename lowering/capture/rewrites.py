@@ -1,13 +1,14 @@
 """
-Replace calls of a model during tracing by calls with the same result whose rows of the batch can be split.
+Replace calls of a model during tracing by calls with the same result that capture and sharding support.
 
 ``x[mask] = value`` and ``x.masked_scatter(mask, source)`` have a static shape, but the shape of their gradients depends
 on the number of true elements in the mask. Bags of one size are sums of rows of an embedding, and torch's op for bags
-of any sizes needs all of them at once.
+of any sizes needs all of them at once. `gaussian_nll_loss` reads the variances to check them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -69,6 +70,30 @@ def _embedding_bag(
     return rows.sum(1) if mode == "sum" else rows.mean(1)
 
 
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """Compute torch's loss without its check that no variance is negative, which reads the values."""
+    var = (var if var.dim() == input.dim() else var.unsqueeze(-1)).clone()
+    with torch.no_grad():
+        var.clamp_(min=eps)
+    losses = 0.5 * (var.log() + (input - target) ** 2 / var)
+    losses = losses + 0.5 * math.log(2 * math.pi) if full else losses
+    return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _has_variances(input: torch.Tensor, target: object, var: object, *given: object, **settings: object) -> bool:
+    """Return whether there is a variance for each element, or one for all elements of a dim."""
+    if not isinstance(var, torch.Tensor) or var.dim() != input.dim():
+        return isinstance(var, torch.Tensor) and var.shape == input.shape[:-1]
+    return [own for own, size in zip(var.shape, input.shape, strict=True) if own != size] in ([], [1])
+
+
 def _has_bags_of_one_size(input: torch.Tensor, weight: object, **given: object) -> bool:
     """Return whether all bags have the same number of rows, and none of the rows is left out or normalised."""
     is_plain = given.get("max_norm") is None and given.get("padding_idx") is None and not given.get("sparse")
@@ -80,6 +105,7 @@ _REWRITES: dict[object, tuple[Callable[..., object], Callable[..., bool]]] = {
     torch.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter: (_masked_scatter, _has_elements),
     torch.Tensor.masked_scatter_: (_masked_scatter_into, _has_elements),
+    functional.gaussian_nll_loss: (_gaussian_nll_loss, _has_variances),
     functional.embedding_bag: (_embedding_bag, _has_bags_of_one_size),
     **{function: (recurrent.layers_of(kind), recurrent.is_plain) for function, kind in recurrent.KINDS.items()},
 }
