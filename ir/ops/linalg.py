@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..rules import Rule, Value
 from .common import named, rows, together, whole, wrapped
-from .spec import OpInstance, OpSpec, Shape
+from .spec import OpInstance, OpSpec, RuleFunction, Shape
 
 
 def batched(op: OpInstance) -> Rule:
@@ -27,6 +27,33 @@ def batched(op: OpInstance) -> Rule:
     return Rule(values[: len(op.operands)], values[len(op.operands) :], sizes, replicated=fixed)
 
 
+def solved(matrix: str, right: str) -> RuleFunction:
+    """Return the rule of linear equations: columns of `right` (rows if not `left`) have solutions of their own."""
+
+    def rule(op: OpInstance) -> Rule:
+        shape, lead = op.operand(right), op.operand(matrix)[:-2]
+        if len(shape) < 2 or op.results[0] != shape or lead not in ((), shape[:-2]):
+            return batched(op)
+        batch, sizes = named(shape[:-2], "b")
+        sides, more = named(shape[-2:], "n")
+        sizes |= more
+
+        def value(index: int, name: str, shape: Shape) -> Value:
+            if name == right:
+                return (*batch, *sides)
+            own, more = named(shape[len(lead) :], f"v{index}_")
+            sizes.update(more)
+            return (*batch[: len(lead)], *own)
+
+        names = (*op.operand_names, right, *([""] * (len(op.results) - 1)))
+        values = [value(*each) for each in zip(range(len(names)), names, (*op.operands, *op.results), strict=True)]
+        solving = sides[0 if op.argument("left", True) else 1]
+        fixed = frozenset(factor for factor in sizes if factor.startswith("v")) | {*solving}
+        return Rule(tuple(values[: len(op.operands)]), tuple(values[len(op.operands) :]), sizes, replicated=fixed)
+
+    return rule
+
+
 def transformed(op: OpInstance) -> Rule:
     """The rule of a Fourier transform over `dim`, which is not split."""
     return together(op, wrapped(op.argument("dim"), len(op.operands[0])))
@@ -45,9 +72,9 @@ def linalg_rows() -> Iterator[OpSpec]:
     yield from rows("_linalg_eigh", "A", batched, flops="9*each*v0_0", results=2)
     yield from rows("_linalg_svd", "A", batched, flops="20*each*v0_0", results=3)
     yield from rows("linalg_lu_factor_ex", "A", batched, flops=_FACTORS, results=3)
-    yield from rows("_linalg_solve_ex", "A B", batched, flops=_FACTORS, results=4)
-    yield from rows("linalg_solve_triangular", "self B", batched, linear="B", flops="each*v0_0")
-    yield from rows("cholesky_solve", "self input2", batched, linear="self", flops="2*each*v0_0")
-    yield from rows("linalg_lu_solve", "LU pivots B", batched, linear="B", flops="2*each*v0_0")
+    yield from rows("_linalg_solve_ex", "A B", solved("A", "B"), flops=_FACTORS, results=4)
+    yield from rows("linalg_solve_triangular", "self B", solved("self", "B"), linear="B", flops="each*v0_0")
+    yield from rows("cholesky_solve", "self input2", solved("input2", "self"), linear="self", flops="2*each*v0_0")
+    yield from rows("linalg_lu_solve", "LU pivots B", solved("LU", "B"), linear="B", flops="2*each*v0_0")
     yield from rows("linalg_matrix_exp", "self", batched, flops="20*each*v0_0")
     yield from rows("_fft_r2c _fft_c2c _fft_c2r", "self", transformed, linear="self", flops="50*each")
