@@ -48,7 +48,7 @@ WORTHWHILE = 0.99
 """A plan that leaves devices idle must take at most this fraction of the time of the fastest plan on all devices."""
 
 WORK_OF_PART = 0.25
-"""Fraction of the usual work that is spent on each part of the cluster."""
+"""Fraction of the usual work that is spent on each part of the cluster but the likeliest."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +257,10 @@ class SearchPlanPass(ModulePass):
                 share = replace(allowance, work=WORK_OF_PART * work, spent=0.0)
                 explorers.append(Explorer(own, fixed, share, processes=self.processes, ranks=ranks))
                 explorers[-1].begin(worth)
-        for explorer in sorted(explorers[1:] if is_tight else explorers, key=lambda explorer: explorer.plain):
+        order = sorted(explorers[1:] if is_tight else explorers, key=lambda explorer: explorer.plain)
+        for explorer in order[:1]:
+            explorer.allowance.work = work
+        for explorer in order:
             # The likeliest devices come first, since their best plan ends the search on the others.
             others = [other for other in explorers if other is not explorer]
             if (plan := explorer.go_on(_worth(others, explorer.ranks, expected=False))) is not None:

@@ -22,12 +22,9 @@ from .candidates import (
     searched,
 )
 from .layouts import accumulations, duplexes, finer_meshes, pipelines
-from .memory_phases import FAR, REFINED, MemoryPhases, step_of
+from .memory_phases import FAR, MUCH, REFINED, MemoryPhases, step_of
 from .notes import Note
 from .race import AT_ONCE, LEAST_GAIN
-
-MUCH = 0.5
-"""Most exposed communication, as a fraction of a data-parallel step, that counts as mostly hidden."""
 
 MORE = (
     searched(0.25, 1.0),
@@ -108,7 +105,7 @@ class Explorer(MemoryPhases):
                 self._enter(batch)
                 if self._is_over:
                     break
-        is_of_use = self.best is not None or self.ranks is None or self._too_large(shrinking=True)
+        is_of_use = self.best is not None or self.ranks is None or self._too_large()
         if is_of_use and not self.allowance.is_late:
             # Plans that people would write by hand are always compared, however early the search ends.
             for batch in self._by_hand():
@@ -165,6 +162,7 @@ class Explorer(MemoryPhases):
             yield from self._finer_parts()
             yield list(self._gathered_per_part())
             yield from self._keeping_less()
+            yield list(self._within_memory())
         yield [replace(leader, choice=choice) for leader in self._leaders(REFINED, LEAST_GAIN) for choice in FIRST]
         yield list(self._balanced())
         yield list(self._on_three_axes())
@@ -174,6 +172,7 @@ class Explorer(MemoryPhases):
         yield from self._keeping_less()
         yield list(self._within_memory())
         yield list(self._refinements())
+        yield list(self._within_memory_elsewhere())
         yield list(self._hiding())
         yield list(self._other_turns())
         yield list(self._refinements())
@@ -207,6 +206,7 @@ class Explorer(MemoryPhases):
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
         yield from self._close_pipelines()
+        yield self._with_tensor_parallel_products()
         yield self._in_parts()
 
     @property
@@ -319,7 +319,7 @@ class Explorer(MemoryPhases):
         by_hand = [it for it in presets(own.mesh) if self.fixed.duplex or any(pin.preset == "tp" for pin in it.pins)]
         plain = [*best, *(Candidate(own, choice) for choice in (*HIDING, *by_hand))]
         for leader in best[:1]:
-            plain += [replace(leader, choice=replace(it, balanced=leader.choice.balanced)) for it in HIDING]
+            plain += [_searching(leader, option) for option in HIDING]
         hidden = [replace(it, layout=replace(it.layout, chunked=True)) for it in plain]
         # A search that keeps the preset's products and lets other ops prefer these collectives.
         pinned = [Candidate(own, replace(it, weights=HIDING[0].weights)) for it in by_hand]
@@ -329,6 +329,13 @@ class Explorer(MemoryPhases):
         else:
             self._refuse((Layout(own.mesh, "duplex", 2),), refusal)
         yield from (it for it in hidden if not self._is_worse(self.bench.times.least(it.layout)))
+
+    def _with_tensor_parallel_products(self) -> Iterator[Candidate]:
+        """Yield the best searched strategy with the products of tensor parallelism, which overlap may make faster."""
+        for leader in self._leaders(1):
+            layout, choice = leader.layout, leader.choice
+            if layout.mode != "pipeline" and not choice.pins and (axes := axes_of(layout.mesh)):
+                yield replace(leader, choice=replace(choice, pins=preset(("tp", axes)).pins))
 
     def _in_parts(self) -> Iterator[Candidate]:
         """Yield the best candidate that may have products in parts, if it may win with all its communication hidden."""
@@ -376,13 +383,11 @@ class Explorer(MemoryPhases):
     def _refinements(self) -> Iterator[Candidate]:
         """Yield the best layouts with other weights, if weights matter there."""
         for leader in self._leaders(REFINED):
-            first, more = (
-                [replace(leader, choice=replace(option, balanced=leader.choice.balanced)) for option in choices]
-                for choices in ((*FIRST, *HIDING), MORE)
-            )
+            first = [_searching(leader, option) for option in (*FIRST, *HIDING)]
             yield from first
-            if len({self.fingerprints.get(candidate, candidate) for candidate in first}) > 1:
-                yield from more
+            differ = len({self.fingerprints.get(candidate, candidate) for candidate in first}) > 1
+            if differ and not leader.choice.fits:
+                yield from (_searching(leader, option) for option in MORE)
 
     def _fused(self) -> Iterator[Candidate]:
         """Yield the best layouts with batch-norms as single ops."""
@@ -406,3 +411,8 @@ class Explorer(MemoryPhases):
                 parts = 2 if candidate.layout.mode == "duplex" else candidate.layout.parts
                 leaders.setdefault(replace(candidate.layout, chunked=False, parts=parts), candidate)
         return list(leaders.values())
+
+
+def _searching(leader: Candidate, option: Choice) -> Candidate:
+    """Return a candidate with the objective of an option, and without pins."""
+    return replace(leader, choice=replace(leader.choice, pins=(), weights=option.weights))

@@ -18,6 +18,9 @@ FAR = 1.5
 """A candidate may take this multiple of the fastest step and still be of interest, since predictions err, and since a
 pipeline that does not fit has faster schedules with fewer activations."""
 
+MUCH = 0.5
+"""Most exposed communication, as a fraction of a step, that counts as mostly hidden."""
+
 REFINED = 2
 """Number of layouts that are searched with more weights."""
 
@@ -150,9 +153,18 @@ class MemoryPhases(Race):
         layouts = [note.candidate.layout for note in sorted(self._too_large(), key=step_of) if _overshoot(note) <= most]
         if self.best is None and not self.estimates and self.bench.cut_refusal() is None:
             layouts += accumulations(self.meshes[0], self.bench.rows)
-        choice = replace(FIRST[0], fits=True)
+        is_exposed = self.best is not None and self.best.exposed > MUCH * self.best.seconds
+        choice = replace(FIRST[1 if is_exposed else 0], fits=True)
         layouts = [replace(layout, per_part=layout.mode == "accumulate") for layout in layouts]
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
+
+    def _within_memory_elsewhere(self) -> Iterator[Candidate]:
+        """Yield the best strategy that pays for memory on the other meshes, where only larger strategies were tried."""
+        fitting = [note for note in self.notes if note.candidate.choice.fits and note.fits and note.exposed is not None]
+        for note in sorted(fitting, key=step_of)[:1]:
+            if note.candidate.layout.mode != "pipeline":
+                layouts = (replace(note.candidate.layout, mesh=mesh) for mesh in self.meshes)
+                yield from (replace(note.candidate, layout=layout) for layout in layouts)
 
 
 def step_of(note: Note) -> float:

@@ -125,7 +125,8 @@ class Solved:
 
     def _optimistic(self, sums: StrategySums, slowest: float) -> float:
         """Return the estimate of one stage. Parts of the batch or of products compute while others are blocked."""
-        compute = slowest * sums.compute
+        # Shares by speed are rounded for each op, so the slowest device of one op may be the fastest of another.
+        compute = slowest * sums.compute * (AT_BEST if self.candidate.choice.balanced else 1.0)
         if self.candidate.layout.mode == "duplex" or self.candidate.layout.chunked:
             return max(compute, AT_BEST * sums.blocking, AT_BEST * sums.beside)
         exposed = EXPOSED * min(compute, sums.beside)

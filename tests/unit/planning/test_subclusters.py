@@ -29,6 +29,7 @@ from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.analysis.simulation.simulate import simulate_module
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.candidates import ADDITIVE, Candidate, Layout, presets
+from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.records import Chosen
 from shardwright.passes.planning.subclusters import parts_of_cluster, total_memory
 from shardwright.passes.planning.summary import read_plan
@@ -101,6 +102,21 @@ def test_devices_that_are_far_slower_together_are_not_searched_further():
     plain = [Candidate(Layout(Mesh.of(gpu=3)), choice).name for choice in choices]
     assert sum(name.startswith("searched") for name in on_all if name not in plain) <= 3
     assert any(each.name.startswith("searched") for each in plan.candidates if "only ranks" in each.name)
+
+
+def test_the_likeliest_part_of_the_cluster_has_the_whole_allowance(monkeypatch: pytest.MonkeyPatch):
+    allowed: list[tuple[tuple[int, ...] | None, float]] = []
+
+    def find_none(explorer: Explorer, worth: float) -> None:
+        allowed.append((explorer.ranks, explorer.allowance.work))
+
+    monkeypatch.setattr(Explorer, "go_on", find_none)
+    with pytest.raises(PassFailedException):
+        planned(THREE, SearchPlanPass(work=1000))
+    (first, work), *others = allowed
+    assert first is not None
+    assert work == 1000
+    assert all(work < 1000 for ranks, work in others if ranks is not None)
 
 
 def test_a_host_behind_a_slow_link_is_left_out_wherever_it_is():
