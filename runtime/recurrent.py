@@ -1,8 +1,8 @@
 """
 Layers of recurrent networks, by torch's op for the device.
 
-The functions take the arguments of the definitions of the same names. The gradient computes the layer again: what a
-library keeps for it has a form of its own, which could not be split with the batch.
+The functions take the arguments of the definitions of the same names. The gradient computes the layer again, since the
+reserve space of a library could not be split with the batch.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def batched(op: OpInstance) -> Rule:
 
 
 def solved(matrix: str, right: str) -> RuleFunction:
-    """Return the rule of linear equations: columns of `right` (rows if not `left`) have solutions of their own."""
+    """Return the rule of linear equations: columns of `right` (rows if not `left`) are independent."""
 
     def rule(op: OpInstance) -> Rule:
         shape, lead = op.operand(right), op.operand(matrix)[:-2]

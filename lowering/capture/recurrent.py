@@ -28,7 +28,7 @@ _TENSORS = 6
 
 
 def is_plain(inputs: object, state: object, weights: object, *settings: Any) -> bool:
-    """Return whether a call has no packed sequences, no projections of the hidden state, and no autocast."""
+    """Return whether a call is without packed sequences, projections of the hidden state and autocast."""
     # With packed sequences, the third argument is the state and the fourth has the weights.
     if not isinstance(inputs, torch.Tensor) or not isinstance(weights, Sequence) or not isinstance(settings[0], bool):
         return False

@@ -78,7 +78,7 @@ def _gaussian_nll_loss(
     eps: float = 1e-6,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """Compute torch's loss without its check that no variance is negative, which reads the values."""
+    """Compute torch's loss, but do not read the variances to check their sign."""
     var = (var if var.dim() == input.dim() else var.unsqueeze(-1)).clone()
     with torch.no_grad():
         var.clamp_(min=eps)
