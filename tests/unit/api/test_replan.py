@@ -110,7 +110,8 @@ def _common(one: Box, other: Box) -> Box | None:
 
 def unequal(kinds: str) -> Cluster:
     """Return a cluster with a device for each letter: fast, or so slow that a step is faster without it."""
-    header = THREE[: THREE.index("[[place]]")].replace("gpu=3", f"gpu={len(kinds)}").replace("1e9 }", "1e7 }")
+    header = THREE[: THREE.index("[[place]]")].replace("gpu=3", f"gpu={len(kinds)}")
+    header = header.replace("[device.slow]\n", "[device.slow]\nlaunch = 1e-3\n").replace("1e9 }", "1e7 }")
     places = "".join(f'[[place]]\ndevice = "{"fast" if kind == "f" else "slow"}"\n' for kind in kinds)
     return parse_cluster(f"{header}{places}{THREE[THREE.index('[link') :]}")
 
