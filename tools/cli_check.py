@@ -88,7 +88,9 @@ def _print(result: CheckResult) -> None:
         own = ", ".join(f"{kind} {error:.2g}" for kind, error in result.own.items())
         parts.append(f"rounding alone changes a run on one device by {own}, which is therefore allowed")
     if any(isinf(worst.error) for worst in result.errors):
-        parts.append("an error of inf is a value that is not finite on one device or in the plan")
+        parts.append(
+            "an error of inf is a tensor of one device or of the plan that is missing, misshapen or not finite"
+        )
     elif not result.passed and case.dtype is torch.float32:
         parts.append(
             "in float32 rounding may switch a ReLU or a max-pool at a tie; --dtype float64 distinguishes this from a"

@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _parity(pivots: torch.Tensor) -> torch.Tensor:
-    """Return whether the exchanges of rows change the sign of a determinant: 1 or -1 for each matrix."""
+    """Return the sign of the permutation of rows that the pivots of each matrix describe: 1 or -1."""
     places = torch.arange(1, pivots.shape[-1] + 1, device=pivots.device)
     return 1 - 2 * (pivots != places).sum(-1).remainder(2)
 
@@ -41,6 +41,7 @@ def _slogdet(matrix: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 DETERMINANTS = {aten._linalg_det.default: _det, aten._linalg_slogdet.default: _slogdet}
+"""Overload -> its decomposition, for ops whose gradients depend on strides; they have no rules."""
 
 DECOMPOSITIONS: Mapping[torch._ops.OpOverload, Callable[..., object]] = {
     **get_decompositions(  # type: ignore[arg-type]

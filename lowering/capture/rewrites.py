@@ -87,10 +87,13 @@ def _gaussian_nll_loss(
     return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _has_variances(input: torch.Tensor, target: object, var: object, *given: object, **settings: object) -> bool:
+def _has_variances(input: torch.Tensor, target: object, var: object, **settings: object) -> bool:
     """Return whether there is a variance for each element, or one for all elements of a dim."""
-    if not isinstance(var, torch.Tensor) or var.dim() != input.dim():
-        return isinstance(var, torch.Tensor) and var.shape == input.shape[:-1]
+    # Torch's function raises the errors of other arguments.
+    if not isinstance(var, torch.Tensor) or settings.get("reduction", "mean") not in ("none", "mean", "sum"):
+        return False
+    if var.dim() != input.dim():
+        return var.shape == input.shape[:-1]
     return [own for own, size in zip(var.shape, input.shape, strict=True) if own != size] in ([], [1])
 
 

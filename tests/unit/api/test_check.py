@@ -45,6 +45,17 @@ def test_a_wrong_plan_differs():
     assert all(1e-5 < worst.error < 1 for worst in result.errors)
 
 
+def test_a_loss_that_is_not_finite_is_an_infinite_error():
+    def undefined() -> TrainingStep:
+        return TrainingStep(
+            nn.Linear(4, 3), lambda y, _: (y * math.nan).mean(), torch.optim.SGD, (torch.ones(8, 4), torch.ones(8))
+        )
+
+    result = check_interpreted(CheckCase(undefined, Mesh.of(gpu=2), "dp", torch.float64, steps=1))
+    assert not result.passed
+    assert max(worst.error for worst in result.errors) == math.inf
+
+
 def test_in_float32_parameters_of_adamw_are_not_compared():
     result = check_interpreted(CheckCase("mlp-tiny", Mesh.of(dp=2), "dp", steps=1))
     assert result.passed, str(result)
