@@ -51,6 +51,9 @@ CHUNKABLE = ("whole", "accumulate")
 FINALISTS = 6
 """The most candidates judged by short steps whose whole step is simulated, in twos, while estimates are close."""
 
+NEAR = 0.05
+"""Candidates slower than the fastest by at most this fraction may have faster neighbours than it has."""
+
 NEARLY_FITS = 2.0
 """A strategy that takes at most this multiple of the memory may be changed to fit at little cost."""
 
@@ -172,11 +175,9 @@ class Explorer(MemoryPhases):
         yield from self._keeping_less()
         yield list(self._within_memory())
         yield list(self._refinements())
-        yield list(self._within_memory_elsewhere())
         yield list(self._hiding())
         yield list(self._other_turns())
-        yield list(self._refinements())
-        yield list(self._other_turns())
+        yield from self._neighbours()
         for mesh in self.meshes:
             yield [Candidate(Layout(mesh), choice) for choice in presets(mesh)]
         yield list(self._within_memory())
@@ -206,7 +207,7 @@ class Explorer(MemoryPhases):
         # A candidate that fits should keep as many activations as memory allows.
         yield from self._keeping_less()
         yield from self._close_pipelines()
-        yield self._with_tensor_parallel_products()
+        yield (near for leader in self._leaders(1) for near in _with_tensor_parallel_products(leader))
         yield self._in_parts()
 
     @property
@@ -330,13 +331,6 @@ class Explorer(MemoryPhases):
             self._refuse((Layout(own.mesh, "duplex", 2),), refusal)
         yield from (it for it in hidden if not self._is_worse(self.bench.times.least(it.layout)))
 
-    def _with_tensor_parallel_products(self) -> Iterator[Candidate]:
-        """Yield the best searched strategy with the products of tensor parallelism, which overlap may make faster."""
-        for leader in self._leaders(1):
-            layout, choice = leader.layout, leader.choice
-            if layout.mode != "pipeline" and not choice.pins and (axes := axes_of(layout.mesh)):
-                yield replace(leader, choice=replace(choice, pins=preset(("tp", axes)).pins))
-
     def _in_parts(self) -> Iterator[Candidate]:
         """Yield the best candidate that may have products in parts, if it may win with all its communication hidden."""
         leaders = [leader for leader in self._leaders(len(self.notes)) if leader.layout.mode in CHUNKABLE]
@@ -389,6 +383,28 @@ class Explorer(MemoryPhases):
             if differ and not leader.choice.fits:
                 yield from (_searching(leader, option) for option in MORE)
 
+    def _neighbours(self) -> Iterator[list[Candidate]]:
+        """Yield the candidates that differ from the best ones in one decision, until the best ones stay the best."""
+        done = set[Candidate]()
+        while leaders := [leader for leader in self._leaders(REFINED, NEAR) if leader not in done]:
+            done.update(leaders)
+            yield [near for leader in leaders for near in self._near(leader)]
+
+    def _near(self, leader: Candidate) -> Iterator[Candidate]:
+        """Yield the candidates that differ from another one in the mesh, the turns, the weights, pins or shares."""
+        layout, choice = leader.layout, leader.choice
+        layouts = [replace(layout, chunked=not layout.chunked)]
+        if not choice.pins and layout.mode != "pipeline":
+            layouts += [replace(layout, mesh=mesh) for mesh in self.meshes]
+        if layout.mode in ("whole", "duplex"):
+            turns = [Layout(layout.mesh), *duplexes(layout.mesh, self.bench.rows, self.fixed)]
+            layouts += [replace(layout, mode=it.mode, parts=it.parts) for it in turns]
+        yield from (replace(leader, layout=it) for it in layouts)
+        yield from (_searching(leader, option) for option in (*FIRST, *HIDING))
+        yield from _with_tensor_parallel_products(leader)
+        if self._gains_by_shares:
+            yield replace(leader, choice=replace(choice, balanced=not choice.balanced))
+
     def _fused(self) -> Iterator[Candidate]:
         """Yield the best layouts with batch-norms as single ops."""
         if self.bench.has_batch_norm:
@@ -416,3 +432,9 @@ class Explorer(MemoryPhases):
 def _searching(leader: Candidate, option: Choice) -> Candidate:
     """Return a candidate with the objective of an option, and without pins."""
     return replace(leader, choice=replace(leader.choice, pins=(), weights=option.weights))
+
+
+def _with_tensor_parallel_products(leader: Candidate) -> Iterator[Candidate]:
+    """Yield a searched strategy with the products of tensor parallelism, which overlap may make faster."""
+    if leader.layout.mode != "pipeline" and not leader.choice.pins and (axes := axes_of(leader.layout.mesh)):
+        yield replace(leader, choice=replace(leader.choice, pins=preset(("tp", axes)).pins))

@@ -158,14 +158,6 @@ class MemoryPhases(Race):
         layouts = [replace(layout, per_part=layout.mode == "accumulate") for layout in layouts]
         yield from (Candidate(layout, choice) for layout in list(dict.fromkeys(layouts))[:REFINED])
 
-    def _within_memory_elsewhere(self) -> Iterator[Candidate]:
-        """Yield the best strategy that pays for memory on the other meshes, where only larger strategies were tried."""
-        fitting = [note for note in self.notes if note.candidate.choice.fits and note.fits and note.exposed is not None]
-        for note in sorted(fitting, key=step_of)[:1]:
-            if note.candidate.layout.mode != "pipeline":
-                layouts = (replace(note.candidate.layout, mesh=mesh) for mesh in self.meshes)
-                yield from (replace(note.candidate, layout=layout) for layout in layouts)
-
 
 def step_of(note: Note) -> float:
     """Return the seconds of a candidate's step, or 0 if it has none."""
