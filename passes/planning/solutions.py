@@ -128,7 +128,7 @@ class Solved:
         # Shares by speed are rounded for each op, so the slowest device of one op may be the fastest of another.
         compute = slowest * sums.compute * (AT_BEST if self.candidate.choice.balanced else 1.0)
         if self.candidate.layout.mode == "duplex" or self.candidate.layout.chunked:
-            return max(compute, AT_BEST * sums.blocking, AT_BEST * sums.beside)
+            return max(compute, AT_BEST * sums.busiest, AT_BEST * sums.beside)
         exposed = EXPOSED * min(compute, sums.beside)
         return max(compute, AT_BEST * (max(compute, sums.beside) + exposed + sums.blocking))
 

@@ -38,11 +38,13 @@ class StrategySums:
         compute: total of all ops, each on its slowest device.
         beside: collectives that may overlap with compute (see `Weights.parameters`), over the busiest axis.
         blocking: all other collectives.
+        busiest: the part of `blocking` over the busiest axis. Parts that take turns may use all axes at a time.
     """
 
     compute: float
     beside: float
     blocking: float
+    busiest: float
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class StrategyProblem:
         edges = edge_factors if edge_factors is not None else [1.0] * len(self.traffic)
         by_node = zip(self.seconds, assignment, nodes, strict=True)
         compute = sum(factor * float(costs[x]) for costs, x, factor in by_node if costs is not None)
-        blocking, beside = 0.0, dict.fromkeys(self.spatial, 0.0)
+        blocking, by_axis = 0.0, {beside: dict.fromkeys(self.spatial, 0.0) for beside in (False, True)}
         cache: dict[tuple[int, bool], Costs | None] = {}
         for edge, traffic, factor in zip(self.problem.edges, self.traffic, edges, strict=True):
             # Equal changes of sharding share a table.
@@ -112,12 +114,12 @@ class StrategyProblem:
                 cache[key] = traffic.seconds()
             if (seconds := cache[key]) is not None:
                 u, v = int(assignment[edge.u]), int(assignment[edge.v])
-                if (spent := factor * float(seconds[u, v])) and traffic.price.beside:
+                if spent := factor * float(seconds[u, v]):
+                    blocking += 0.0 if traffic.price.beside else spent
                     for axis in self.spatial & _changed(traffic.sources[u], traffic.targets[v]):
-                        beside[axis] += spent
-                elif spent:
-                    blocking += spent
-        return StrategySums(compute, max(beside.values(), default=0.0), blocking)
+                        by_axis[traffic.price.beside][axis] += spent
+        busiest, beside = (max(seconds.values(), default=0.0) for seconds in by_axis.values())
+        return StrategySums(compute, beside, blocking, busiest)
 
 
 def _axes_of(state: Signature | Sharding) -> set[str]:
