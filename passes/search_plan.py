@@ -344,13 +344,13 @@ class SearchPlanPass(ModulePass):
         # Balanced shares are even if each stage has devices of one kind.
         views = [view for view, _ in step_views(best.module)] if choice.balanced else []
         uneven = any(any(ratios_of(view.func, view.mesh).values()) for view in views)
-        if uneven or (layout.mode == "whole" and layout.fused):
+        if uneven:
             on = " on these ranks alone" if layout.ranks is not None else ""
             bound, family = compute_bound(bench), f"any plan{on}, by what there is to compute"
         elif layout.mode == "whole":
-            bound = plan_bound(bench, [layout.mesh], rounds=rounds, target=target, fused=False).seconds
-            on = Layout(layout.mesh, ranks=layout.ranks).name
-            family = f"plans on {on}, with the batch whole and even shares"
+            of_family = Layout(layout.mesh, fused=layout.fused, ranks=layout.ranks)
+            bound = plan_bound(bench, [of_family], rounds=rounds, target=target).seconds
+            family = f"plans on {of_family.name}, with the batch whole and even shares"
         else:
             bound = parts_bound(bench, layout, rounds=rounds, target=target)
             layers = "these layers and " if layout.stages > 1 else ""

@@ -101,26 +101,19 @@ class Bound:
 
 
 def plan_bound(
-    bench: CandidateCompiler,
-    meshes: Iterable[Mesh],
-    *,
-    rounds: int = ROUNDS,
-    target: float = math.inf,
-    fused: bool = True,
+    bench: CandidateCompiler, layouts: Iterable[Layout], *, rounds: int = ROUNDS, target: float = math.inf
 ) -> Bound:
     """
-    Return the bound of all whole-batch plans with even shares on some meshes, which is the least over the meshes.
+    Return the bound of all plans with even shares on some layouts, which is the least over the layouts.
 
     Args:
-        meshes: the meshes; the search is quicker if the mesh with the least bound comes early.
+        layouts: layouts of the whole batch; the search is quicker if the layout with the least bound comes early.
         target: seconds that are good enough; a bound of at least `target` is not improved.
-        fused: whether to cover plans that keep batch-norms as single ops.
     """
     least: Bound | None = None
     start: Mix | None = None
     solved = 0
-    kinds = (False, True) if fused and bench.has_batch_norm else (False,)
-    for layout in (Layout(mesh, fused=kind) for mesh in meshes for kind in kinds):
+    for layout in layouts:
         enough = target if least is None else min(target, least.seconds)
         seconds, parts = 0.0, list[Bound]()
         for view, cluster in bench.laid_out(layout):

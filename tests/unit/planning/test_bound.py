@@ -22,6 +22,7 @@ from shardwright.passes.insert_resharding import InsertReshardingPass
 from shardwright.passes.overlap import OverlapPass
 from shardwright.passes.planning.bound import LIMITS, ROUNDS, Bound, _Bounding, compute_bound, plan_bound
 from shardwright.passes.planning.candidate_compiler import CandidateCompiler
+from shardwright.passes.planning.candidates import Layout
 from shardwright.passes.planning.explore import Explorer
 from shardwright.passes.planning.layouts import LayoutConstraints, meshes
 from shardwright.passes.planning.notes import Allowance
@@ -176,7 +177,7 @@ def test_the_chosen_plan_is_above_the_bound(link: str) -> None:
     explorer = Explorer(bench, LayoutConstraints(stages=1, micro_batches=1, duplex=False), Allowance(20_000))
     best = explorer.run()
     assert best is not None
-    bound = plan_bound(bench, meshes(bench.cluster))
+    bound = plan_bound(bench, map(Layout, meshes(bench.cluster)))
     assert bound.seconds <= best.seconds
     assert all(note.seconds is None or note.exposed is None or bound.seconds <= note.seconds for note in explorer.notes)
     assert compute_bound(bench) <= bound.seconds

@@ -20,6 +20,7 @@ from shardwright.ir.mesh import Mesh
 from shardwright.ir.topology import Host, Level, Topology
 from shardwright.models.registry import training_step
 from shardwright.models.unet import UNetConfig, unet_step
+from shardwright.models.vgg import VGGConfig, vgg_step
 from shardwright.passes.add_cluster import add_cluster
 from shardwright.passes.pipeline import run_pipeline
 from shardwright.passes.planning.bound import compute_bound, parts_bound, plan_bound
@@ -43,6 +44,8 @@ def step(name: str) -> ModuleOp:
         given = unet_step(UNetConfig(widths=(8, 16, 32), image=16, attention=1), batch=16)
     elif name == "gpt2":
         given = one_layer_gpt2()
+    elif name == "batch-norm":
+        given = vgg_step(VGGConfig((1, 1), (8, 16), hidden=32, image=8, classes=10, batch_norm=True), batch=16)
     else:
         given = training_step(name)
     module = import_training_step(given)
@@ -74,10 +77,13 @@ def some_cluster(chance: random.Random) -> Cluster:
 
 
 def layouts(bench: CandidateCompiler) -> list[Layout]:
-    """All ways to cut the batch, on all meshes."""
+    """All ways to cut the batch, on all meshes, and whole batches with batch-norms as single ops."""
     found: list[Layout] = []
     for mesh in meshes(bench.cluster):
-        found += [Layout(mesh), *accumulations(mesh, bench.rows), *duplexes(mesh, bench.rows)]
+        found += [Layout(mesh, fused=kind) for kind in (False, True)[: 1 + bench.has_batch_norm]]
+        if bench.cut_refusal() is not None:
+            continue
+        found += [*accumulations(mesh, bench.rows), *duplexes(mesh, bench.rows)]
         for each in pipelines(mesh, bench.rows, bench.layers):
             found += [replace(each, schedule=name) for name in ("auto", "gpipe", "1f1b", "zero-bubble")]
             found.append(replace(each, schedule="auto", chunks=2))
@@ -109,14 +115,15 @@ def bound_of(bench: CandidateCompiler, made: Finished) -> float:
     if any(any(ratios_of(view.func, view.mesh).values()) for view, _ in step_views(made.module)):
         return compute_bound(bench)
     if layout.mode == "whole":
-        return plan_bound(bench, [layout.mesh], rounds=4, fused=False).seconds
+        return plan_bound(bench, [Layout(layout.mesh, fused=layout.fused)], rounds=4).seconds
     return parts_bound(bench, layout, rounds=3)
 
 
 CONVOLUTIONS = [pytest.param("unet", seed, marks=pytest.mark.thorough) for seed in range(3)]
+SMALL = covering(["gpt2", "mlp-tiny", "batch-norm"], range(3), every=3)
 
 
-@pytest.mark.parametrize(("name", "seed"), [*covering(["gpt2", "mlp-tiny"], range(3), every=3), *CONVOLUTIONS])
+@pytest.mark.parametrize(("name", "seed"), [*SMALL, *CONVOLUTIONS])
 def test_no_program_in_parts_is_faster(name: str, seed: int) -> None:
     """The bound of each plan and the bound of all plans are at most its step, for every layout and strategy."""
     chance = random.Random(f"{name} {seed}")
