@@ -169,9 +169,10 @@ class CandidateCompiler:
         """Return the mesh of the cluster as the user gave it."""
         return self.views[0].mesh
 
-    def optimistic_seconds(self, solved: Solved) -> float:
-        """Return an estimate of the least seconds of the step of a solved candidate."""
-        return solved.optimistic_seconds(self.times.slowest)
+    def estimates(self, solved: Solved) -> tuple[float, float]:
+        """Return estimates of the step of a solved candidate: its least seconds, and its expected seconds."""
+        slowest = self.times.slowest
+        return solved.optimistic_seconds(slowest), solved.expected_seconds(slowest)
 
     def cut_refusal(self, *, unrolled: bool = False) -> str | None:
         """Return why the batch cannot be cut into parts, or None if it can."""

@@ -27,6 +27,7 @@ class SolvedCandidate:
 
     Args:
         optimistic: estimate of the least seconds of its step.
+        expected: estimate of the seconds of its step, to compare candidates.
         solved: the strategy of the whole step; if short steps will judge the candidate, the strategies of the longer
             and the shorter step, or one folded strategy for both.
         work: work spent to find the strategy, in ops.
@@ -35,6 +36,7 @@ class SolvedCandidate:
 
     candidate: Candidate
     optimistic: float
+    expected: float
     solved: tuple[Solved, ...]
     work: float
     by_short_steps: bool
@@ -192,10 +194,9 @@ class Evaluator:
         except Refused as error:
             return str(error)
         work = STATE * (sum(bench.states for bench in short.both) - before)
-        optimistic = short.extrapolated(
-            short.longer.optimistic_seconds(longer), short.shorter.optimistic_seconds(shorter)
-        )
-        return SolvedCandidate(candidate, optimistic, (longer, shorter), work, by_short_steps=True)
+        (most, more), (least, less) = short.longer.estimates(longer), short.shorter.estimates(shorter)
+        optimistic, expected = short.extrapolated(most, least), short.extrapolated(more, less)
+        return SolvedCandidate(candidate, optimistic, expected, (longer, shorter), work, by_short_steps=True)
 
     def _tried(self, candidate: Candidate, worth: float, *, by_short_steps: bool = False) -> SolvedCandidate | str:
         bench = self._of(candidate).whole
@@ -206,8 +207,7 @@ class Evaluator:
         except Refused as error:
             return str(error)
         work = STATE * (bench.states - before)
-        least = bench.optimistic_seconds(solved)
-        return SolvedCandidate(candidate, least, (solved,), work, by_short_steps and solved.is_folded)
+        return SolvedCandidate(candidate, *bench.estimates(solved), (solved,), work, by_short_steps and solved.is_folded)
 
     def _unpacked(self, packed: _PackedAttempt | str) -> SolvedCandidate | str:
         if isinstance(packed, str):

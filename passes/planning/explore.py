@@ -356,13 +356,15 @@ class Explorer(MemoryPhases):
             self._log(Note(Candidate(layout, FIRST[0]), None, why))
 
     def _promising(self, layouts: Iterable[Layout], most: int) -> Iterator[Candidate]:
-        """Yield candidates for the layouts with the lowest estimates."""
+        """Yield candidates for the layouts with the lowest estimates, unless these are far slower than a known step."""
         times, promising = self.bench.times, dict[Layout, float]()
         for layout in filter(self.fixed.allows, layouts):
             if self._is_worse(least := times.least(layout)):
                 self._log(Note(Candidate(layout, FIRST[0]), least, "even with ideal shares and no communication"))
+            elif self._is_worse((estimate := times.estimated(layout)) / FAR):
+                self._log(Note(Candidate(layout, FIRST[0]), estimate, "by an estimate"))
             else:
-                promising[layout] = times.estimated(layout)
+                promising[layout] = estimate
         for layout in sorted(promising, key=promising.__getitem__)[:most]:
             yield Candidate(layout, self._usual())
 

@@ -149,7 +149,7 @@ class Race:
 
     def consider(self, batch: Sequence[Candidate], *, to_the_end: bool = False) -> None:
         """
-        Solve the candidates of a batch, and finish them in the order of their optimistic estimates.
+        Solve the candidates of a batch, and finish them in the order of their expected seconds.
 
         Args:
             to_the_end: whether the allowance is ignored.
@@ -167,7 +167,7 @@ class Race:
                     solved.append(result)
                     self.allowance.spent += result.work
                     self._estimate_by_speed(result)
-        solved.sort(key=lambda attempt: attempt.optimistic)
+        solved.sort(key=lambda attempt: attempt.expected)
         for at in range(0, len(solved), AT_ONCE):
             # Solving has already been paid for, so the most promising candidates are always finished.
             if self._is_over and at >= SURE and not to_the_end:

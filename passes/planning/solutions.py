@@ -119,18 +119,26 @@ class Solved:
             slowest: seconds of all ops on the slowest device, relative to the sum over ops of each op's slowest device,
                 which `sums` contain.
         """
-        stages = [self._optimistic(sums, slowest) for sums in self.sums]
-        rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
-        return max(stages) + BUBBLE_AT_BEST * rest
+        return self._estimated(slowest, AT_BEST, BUBBLE_AT_BEST)
 
-    def _optimistic(self, sums: StrategySums, slowest: float) -> float:
+    def expected_seconds(self, slowest: float = 1.0) -> float:
+        """Return an estimate of the seconds of the step, to compare candidates; `slowest` as above."""
+        return self._estimated(slowest, 1.0, 1.0)
+
+    def _estimated(self, slowest: float, part: float, bubble: float) -> float:
+        """Return an estimate that counts a part of each term that may be hidden, and of the fill of a pipeline."""
+        stages = [self._of_stage(sums, slowest, part) for sums in self.sums]
+        rest = (sum(stages) - max(stages)) / self.candidate.layout.parts
+        return max(stages) + bubble * rest
+
+    def _of_stage(self, sums: StrategySums, slowest: float, part: float) -> float:
         """Return the estimate of one stage. Parts of the batch or of products compute while others are blocked."""
         # Shares by speed are rounded for each op, so the slowest device of one op may be the fastest of another.
-        compute = slowest * sums.compute * (AT_BEST if self.candidate.choice.balanced else 1.0)
+        compute = slowest * sums.compute * (part if self.candidate.choice.balanced else 1.0)
         if self.candidate.layout.mode == "duplex" or self.candidate.layout.chunked:
-            return max(compute, AT_BEST * sums.busiest, AT_BEST * sums.beside)
+            return max(compute, part * sums.busiest, part * sums.beside)
         exposed = EXPOSED * min(compute, sums.beside)
-        return max(compute, AT_BEST * (max(compute, sums.beside) + exposed + sums.blocking))
+        return max(compute, part * (max(compute, sums.beside) + exposed + sums.blocking))
 
 
 @dataclass(frozen=True)
