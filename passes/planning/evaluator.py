@@ -207,7 +207,9 @@ class Evaluator:
         except Refused as error:
             return str(error)
         work = STATE * (bench.states - before)
-        return SolvedCandidate(candidate, *bench.estimates(solved), (solved,), work, by_short_steps and solved.is_folded)
+        return SolvedCandidate(
+            candidate, *bench.estimates(solved), (solved,), work, by_short_steps and solved.is_folded
+        )
 
     def _unpacked(self, packed: _PackedAttempt | str) -> SolvedCandidate | str:
         if isinstance(packed, str):
