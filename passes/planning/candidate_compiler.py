@@ -458,28 +458,41 @@ def good_solution(problem: Problem, parts: Iterable[Sequence[States]] = (), wort
             part is searched too.
         worth: seconds of a step that is known; if every solution costs more, a quickly found one is enough.
     """
-    least = sum(float(costs.min()) for costs in problem.unary)
-    return _solved(problem, parts, _GOOD_ENOUGH * least, worth)
-
-
-def _found(problem: StrategyProblem, allowance: float) -> Solution:
-    return _solved(problem.problem, _few_axes(problem), allowance)
-
-
-def _solved(problem: Problem, parts: Iterable[Sequence[States]], allowance: float, worth: float = inf) -> Solution:
+    allowance = _GOOD_ENOUGH * sum(float(costs.min()) for costs in problem.unary)
     quick = solve(problem, limits=replace(LIMITS, allowance=allowance))
-    if quick.lower_bound >= worth or quick.cost - quick.lower_bound <= max(_FAR * quick.cost, allowance):
+    if quick.lower_bound >= worth or not _may_be_far(quick, allowance):
         return quick
+    solution = _improved_by_parts(problem, quick, parts)
+    return solution if solution.cost - solution.lower_bound <= allowance else _improved(problem, solution, allowance)
+
+
+def _found(problem: StrategyProblem, allowance: float, known: Solution | None) -> Solution:
+    """Return a quickly found solution, or one that a thorough search finds from a known one."""
+    if known is not None:
+        return _improved(problem.problem, known, allowance)
+    quick = solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
+    return _improved_by_parts(problem.problem, quick, _few_axes(problem)) if _may_be_far(quick, allowance) else quick
+
+
+def _may_be_far(found: Solution, allowance: float) -> bool:
+    """Return whether the optimum may cost far less than a solution that was found quickly."""
+    return found.cost - found.lower_bound > max(_FAR * found.cost, allowance)
+
+
+def _improved_by_parts(problem: Problem, quick: Solution, parts: Iterable[Sequence[States]]) -> Solution:
+    """Return the best combination of a solution with the optima of some parts of the problem."""
     known = [quick.assignment]
     for among in parts:
         with suppress(LimitReached):
             known.append(solve(problem, limits=LIMITS, among=among).assignment)
     together = combined(problem, known, LIMITS)
-    cost = problem.cost(together)
-    if cost - quick.lower_bound <= allowance:
-        return replace(quick, assignment=together, cost=cost)
-    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance), known=together)
-    if thorough.cost >= cost:
+    return replace(quick, assignment=together, cost=problem.cost(together))
+
+
+def _improved(problem: Problem, known: Solution, allowance: float) -> Solution:
+    """Return the solution of a thorough search that starts from a known one."""
+    thorough = solve(problem, limits=replace(THOROUGH, allowance=allowance), known=known.assignment)
+    if thorough.cost >= known.cost:
         return thorough
-    assignment = combined(problem, [together, thorough.assignment], LIMITS)
+    assignment = combined(problem, [known.assignment, thorough.assignment], LIMITS)
     return replace(thorough, assignment=assignment, cost=problem.cost(assignment))

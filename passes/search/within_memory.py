@@ -39,8 +39,11 @@ _ALLOWANCE = 0.002
 """The allowed distance of a strategy from the optimum at given prices, relative to the cost of the free optimum."""
 
 Build = Callable[[Prices], StrategyProblem]
-Solve = Callable[[StrategyProblem, float], Solution]
-"""Solves a problem; the second argument is the allowed distance from the optimum, in seconds."""
+Solve = Callable[[StrategyProblem, float, Solution | None], Solution]
+"""
+Solves a problem. The second argument is the allowed distance from the optimum, in seconds. The third is a solution that
+a longer search should improve, or None.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def solve_within(
     free = build(Prices())
     require_arguments_fit(view, free, limit)
     memory = StrategyMemory(view, cluster, loop)
-    first = measured(memory, free, free, solve(free, 0.0), bound=None)
+    first = measured(memory, free, free, solve(free, 0.0, None), bound=None)
     if first.peak_bytes <= limit:
         return first
     return _PriceSearch(view, memory, build, solve, limit, free, first, worth).run()
@@ -148,9 +151,13 @@ class _PriceSearch:
         """Return the best strategy; raise PassFailedException if no price has one that fits."""
         low, high, stalled = _AtPrice(0.0, None), None, 0
         price = max(self.first.cost, 1e-9) / self.limit
+        best, best_prices = self.first, Prices()
         for _ in range(_ROUNDS):
             least = self.least
-            problem, tried = self._try(price)
+            prices = Prices({point: price / len(self.points) for point in self.points})
+            tried = self._judge(self.build(prices), prices)
+            if self.best is None or self.best is tried:
+                best, best_prices = tried, prices
             if self.bound >= self.worth:
                 raise PassFailedException(
                     f"strategies that fit cost at least {self.bound * 1e3:.4g} ms, more than the"
@@ -168,25 +175,27 @@ class _PriceSearch:
                 break
             if high is None:
                 price *= _LEAP if has_stalled else _STEP
-            elif (between := self._between(low, high, problem, price)) is not None:
+            elif (between := self._between(low, high, tried.problem.problem, price)) is not None:
                 price = between
             elif not is_new:
                 break
+        gap = min(best.solution.cost - best.solution.lower_bound, best.cost - self.bound)
+        if gap > max(self.allowance, _CLOSE * best.cost if self.best is not None else 0.0):
+            # The solutions that lead to the right price were found quickly.
+            self._judge(best.problem, best_prices, best.solution)
         if self.best is None:
             raise nothing_fits(self.least, self.limit)
         return replace(self.best, lower_bound=min(self.bound, self.best.cost))
 
-    def _try(self, price: float) -> tuple[Problem, ConstrainedSolution]:
-        """Return the problem with `price` at all points, and its solution."""
-        prices = Prices({point: price / len(self.points) for point in self.points})
-        problem = self.build(prices)
-        solution = self.solve(problem, self.allowance)
+    def _judge(self, problem: StrategyProblem, prices: Prices, known: Solution | None = None) -> ConstrainedSolution:
+        """Return the strategy of a problem with prices, better than a known one if there is one; keep the best."""
+        solution = self.solve(problem, self.allowance, known)
         self.bound = max(self.bound, solution.lower_bound - prices.total * self.limit)
         candidate = measured(self.memory, problem, self.free, solution, bound=self.bound)
         self.least = min(self.least, candidate.peak_bytes)
         if candidate.peak_bytes <= self.limit and (self.best is None or candidate.cost < self.best.cost):
             self.best = candidate
-        return problem.problem, candidate
+        return candidate
 
     def _between(self, low: _AtPrice, high: _AtPrice, problem: Problem, price: float) -> float | None:
         """

@@ -89,4 +89,8 @@ Solver = Callable[[StrategyProblem, float], Solution]
 
 def within_limit(task: SearchTask, solve: Solver) -> ConstrainedSolution:
     """Return the cheapest strategy within the memory limit that a solver finds at rising prices of memory."""
-    return solve_within(task.view, task.cluster, task.build, solve, task.limit)
+
+    def solved(problem: StrategyProblem, allowance: float, known: Solution | None) -> Solution:
+        return solve(problem, allowance) if known is None else known
+
+    return solve_within(task.view, task.cluster, task.build, solved, task.limit)

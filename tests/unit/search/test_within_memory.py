@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -50,7 +51,7 @@ class Search:
     def _priced(self, prices: Prices) -> StrategyProblem:
         return self.build(prices=prices)
 
-    def solve(self, problem: StrategyProblem, allowance: float = 0.0) -> Solution:
+    def solve(self, problem: StrategyProblem, allowance: float = 0.0, known: Solution | None = None) -> Solution:
         self.solved += 1
         return solve(problem.problem)
 
@@ -91,3 +92,22 @@ def test_a_strategy_that_is_not_worth_it_is_refused_early():
     with pytest.raises(PassFailedException, match=r"strategies that fit cost at least .* ms that are of interest"):
         search.within(limit, worth=0.9 * found.lower_bound)
     assert search.solved - before < whole
+
+
+def test_only_the_best_strategy_is_searched_thoroughly():
+    """Solutions that lead to the right price may be far from the optimum; the last search starts from the best."""
+    search = Search("gpt2")
+    limit = 0.5 * search.at(Prices()).peak_bytes
+    starts: list[Solution | None] = []
+
+    def hasty(problem: StrategyProblem, allowance: float, known: Solution | None) -> Solution:
+        starts.append(known)
+        found = solve(problem.problem)
+        return found if known is not None else replace(found, lower_bound=0.5 * found.lower_bound)
+
+    found = solve_within(search.view, search.cluster, search._priced, hasty, limit)
+    *quick, last = starts
+    assert all(start is None for start in quick)
+    assert last is not None
+    assert found.peak_bytes <= limit
+    assert found.cost == search.within(limit).cost
