@@ -469,7 +469,8 @@ def good_solution(problem: Problem, parts: Iterable[Sequence[States]] = (), wort
 def _found(problem: StrategyProblem, allowance: float, known: Solution | None) -> Solution:
     """Return a quickly found solution, or one that a thorough search finds from a known one."""
     if known is not None:
-        return _improved(problem.problem, known, allowance)
+        is_optimal = known.cost - known.lower_bound <= allowance
+        return known if is_optimal else _improved(problem.problem, known, allowance)
     quick = solve(problem.problem, limits=replace(LIMITS, allowance=allowance))
     return _improved_by_parts(problem.problem, quick, _few_axes(problem)) if _may_be_far(quick, allowance) else quick
 

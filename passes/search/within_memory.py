@@ -42,7 +42,7 @@ Build = Callable[[Prices], StrategyProblem]
 Solve = Callable[[StrategyProblem, float, Solution | None], Solution]
 """
 Solves a problem. The second argument is the allowed distance from the optimum, in seconds. The third is a solution that
-a longer search should improve, or None.
+a longer search should improve if it may be farther from the optimum, or None.
 """
 
 
@@ -87,7 +87,8 @@ def solve_within(
     memory = StrategyMemory(view, cluster, loop)
     first = measured(memory, free, free, solve(free, 0.0, None), bound=None)
     if first.peak_bytes <= limit:
-        return first
+        better = measured(memory, free, free, solve(free, 0.0, first.solution), bound=None)
+        return better if better.peak_bytes <= limit else first
     return _PriceSearch(view, memory, build, solve, limit, free, first, worth).run()
 
 
@@ -179,8 +180,7 @@ class _PriceSearch:
                 price = between
             elif not is_new:
                 break
-        gap = min(best.solution.cost - best.solution.lower_bound, best.cost - self.bound)
-        if gap > max(self.allowance, _CLOSE * best.cost if self.best is not None else 0.0):
+        if self.best is None or best.cost - self.bound > _CLOSE * best.cost:
             # The solutions that lead to the right price were found quickly.
             self._judge(best.problem, best_prices, best.solution)
         if self.best is None:
