@@ -377,13 +377,10 @@ class Explorer(MemoryPhases):
                 yield Candidate(Layout(own), replace(preset((name, axes_of(own))), balanced=True))
 
     def _refinements(self) -> Iterator[Candidate]:
-        """Yield the best layouts with other weights, if weights matter there."""
+        """Yield the best layouts with other weights; strategies within memory take long, so they get fewer weights."""
         for leader in self._leaders(REFINED):
-            first = [_searching(leader, option) for option in (*FIRST, *HIDING)]
-            yield from first
-            differ = len({self.fingerprints.get(candidate, candidate) for candidate in first}) > 1
-            if differ and not leader.choice.fits:
-                yield from (_searching(leader, option) for option in MORE)
+            options = (*FIRST, *HIDING, *(() if leader.choice.fits else MORE))
+            yield from (_searching(leader, option) for option in options)
 
     def _neighbours(self) -> Iterator[list[Candidate]]:
         """Yield the candidates that differ from the best ones in one decision, until the best ones stay the best."""

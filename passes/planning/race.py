@@ -74,7 +74,6 @@ class Race:
         """The attempts behind `estimates`, which short steps have judged."""
         self.tried: set[Candidate] = set()
         self.strategies: dict[object, Candidate] = {}
-        self.fingerprints: dict[Candidate, object] = {}
         self.least_ratios: dict[Layout, float] = {}
         """Maps stages to the least ratio of a simulated step to its estimate."""
         self.ideal: dict[Candidate, float] = {}
@@ -230,8 +229,7 @@ class Race:
         if self._is_worse(estimate := ratio * attempt.optimistic):
             self._log(Note(candidate, estimate, "by an estimate"))
             return True
-        self.fingerprints[candidate] = fingerprint = attempt.solved[0].fingerprint
-        first = self.strategies.setdefault(fingerprint, candidate)
+        first = self.strategies.setdefault(attempt.solved[0].fingerprint, candidate)
         if first != candidate:
             self._log(Note(candidate, None, f"the same as {first.name}", same_as=first))
         return first != candidate
