@@ -163,7 +163,7 @@ AT_BEST = 0.85
 
 MOST_HIDDEN = 4.0
 """The assumed largest ratio of a strategy's weighted seconds to its step: without weights, with traffic on three axes
-hidden as far as `_optimistic` assumes, it is 3.8. Many short messages that share buckets may exceed it."""
+hidden as far as `optimistic_seconds` assumes, it is 3.8. Many short messages that share buckets may exceed it."""
 
 EXPOSED = 0.25
 """Exposed fraction of the collectives that may overlap compute, or of compute if that is shorter: gradients are sent

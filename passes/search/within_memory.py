@@ -152,13 +152,13 @@ class _PriceSearch:
         """Return the best strategy; raise PassFailedException if no price has one that fits."""
         low, high, stalled = _AtPrice(0.0, None), None, 0
         price = max(self.first.cost, 1e-9) / self.limit
-        best, best_prices = self.first, Prices()
+        start, its_prices = self.first, Prices()
         for _ in range(_ROUNDS):
             least = self.least
             prices = Prices({point: price / len(self.points) for point in self.points})
             tried = self._judge(self.build(prices), prices)
             if self.best is None or self.best is tried:
-                best, best_prices = tried, prices
+                start, its_prices = tried, prices
             if self.bound >= self.worth:
                 raise PassFailedException(
                     f"strategies that fit cost at least {self.bound * 1e3:.4g} ms, more than the"
@@ -180,9 +180,9 @@ class _PriceSearch:
                 price = between
             elif not is_new:
                 break
-        if self.best is None or best.cost - self.bound > _CLOSE * best.cost:
-            # The solutions that lead to the right price were found quickly.
-            self._judge(best.problem, best_prices, best.solution)
+        if self.best is None or self.best.cost - self.bound > _CLOSE * self.best.cost:
+            # All solutions so far were found quickly; only the best one, or the last if none fits, is improved.
+            self._judge(start.problem, its_prices, start.solution)
         if self.best is None:
             raise nothing_fits(self.least, self.limit)
         return replace(self.best, lower_bound=min(self.bound, self.best.cost))

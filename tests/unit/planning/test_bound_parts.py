@@ -80,7 +80,7 @@ def layouts(bench: CandidateCompiler) -> list[Layout]:
     """All ways to cut the batch, on all meshes, and whole batches with batch-norms as single ops."""
     found: list[Layout] = []
     for mesh in meshes(bench.cluster):
-        found += [Layout(mesh, fused=kind) for kind in (False, True)[: 1 + bench.has_batch_norm]]
+        found += [Layout(mesh), *([Layout(mesh, fused=True)] if bench.has_batch_norm else [])]
         if bench.cut_refusal() is not None:
             continue
         found += [*accumulations(mesh, bench.rows), *duplexes(mesh, bench.rows)]
